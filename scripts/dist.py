@@ -45,7 +45,7 @@ assert names == {"tubemq-spark", "protobuf", "pyarrow"}, names
 assert find_spec("pyspark_tubemq") is not None, "Spark would not find the data source"
 with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:
     settings = ClientSettings.from_options({"tubemq.master": tubemq.master})
-    with SESSIONS.lease(settings) as session:
+    with SESSIONS().lease(settings) as session:
         session.add_topics(["demo"])
     tubemq.send("demo", b"hello")
     assert [message.body for message in tubemq.messages("demo")] == [b"hello"]

@@ -111,7 +111,7 @@ def scanners(group: str) -> Iterator[NewScanner]:
 
         def make(filled: FilledTopic, retry_for: float = 300.0) -> Scanner:
             settings = replace(messages.settings(filled.cluster), retry_for=retry_for)
-            session = stack.enter_context(SESSIONS.lease(settings))
+            session = stack.enter_context(SESSIONS().lease(settings))
             session.add_topics([filled.topic])
             return Scanner(session, group, filled)
 

@@ -58,7 +58,7 @@ def connect(cluster: Cluster, producers: int = 1) -> None:
     with ExitStack() as leases:
         for broker_id in cluster.broker_ids:
             for _ in range(producers):
-                leases.enter_context(POOL.lease(messages.broker(cluster, broker_id).address, settings))
+                leases.enter_context(POOL().lease(messages.broker(cluster, broker_id).address, settings))
 
 
 def let_go(tubemq: EmbeddedTubeMQ) -> None:

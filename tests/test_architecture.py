@@ -56,11 +56,12 @@ CLIENT_ARROWS = {
 
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
-# The modules, or packages with all modules below them, that may import sockets, clocks, threads or Spark
+RANDOM_AND_NAMES = {"platform", "random", "secrets", "uuid"}
+# The modules, or packages with all modules below them, that may import these or Spark
 SOCKET_USERS = (
     "tubemq_spark.checks.worker_probe",
     "tubemq_spark.client.net.open_socket",
-    "tubemq_spark.client.net.connection",
+    "tubemq_spark.client.system",
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.testing.listener",
@@ -71,12 +72,18 @@ SOCKET_USERS = (
 CLOCK_USERS = (
     "tubemq_spark.checks",
     "tubemq_spark.spark_check",
-    "tubemq_spark.client",
-    "tubemq_spark.source",
-    "tubemq_spark.sink",
+    "tubemq_spark.client.clock",
+    "tubemq_spark.client.system",
+    "tubemq_spark.source.stream",  # signals
     "tubemq_spark.monitoring",
     "tubemq_spark.testing.clock",
     "tubemq_spark.testing.event_loop",
+    "tubemq_spark.cli",
+)
+RANDOM_USERS = (
+    "tubemq_spark.checks",
+    "tubemq_spark.client.system",
+    "tubemq_spark.testing",
     "tubemq_spark.cli",
 )
 SPARK_USERS = (
@@ -91,6 +98,7 @@ SPARK_USERS = (
 RESERVED = {
     **dict.fromkeys(SOCKETS, SOCKET_USERS),
     **dict.fromkeys(CLOCKS_AND_THREADS, CLOCK_USERS),
+    **dict.fromkeys(RANDOM_AND_NAMES, RANDOM_USERS),
     "pyspark": SPARK_USERS,
 }
 
@@ -156,6 +164,17 @@ def test_modules_import_only_what_the_rules_allow(module: str) -> None:
     assert violations(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py") == []
 
 
+@pytest.mark.parametrize("module", [name for name in MODULES if part_of(name) in {"client", "source", "sink"}])
+def test_a_simulated_world_can_take_the_place_of_the_system(module: str) -> None:
+    """Only `client.system` and `client.clock` ask the system for what no input decides. Their users name the module, so
+    that they find what the simulated world has put there."""
+    source = MODULES[module].read_text(encoding="utf-8")
+    names = {ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    asked = names & {"os.getpid", "os.urandom", "datetime.now", "datetime.utcnow", "date.today"}
+    copied = {name for name in imports(module, source) if re.match(r"tubemq_spark\.client\.system\.|os\.", name)}
+    assert (asked if module != "tubemq_spark.client.system" else set(), copied) == (set(), set())
+
+
 @pytest.mark.parametrize(
     ("module", "source", "caught"),
     [
@@ -171,6 +190,11 @@ def test_modules_import_only_what_the_rules_allow(module: str) -> None:
         ("tubemq_spark.client.net.pool", "try:\n    import pyspark.sql\nexcept ImportError: pass", "pyspark.sql"),
         ("tubemq_spark.client.net.pool", "from tubemq_spark import source", "tubemq_spark.source"),
         ("tubemq_spark.client.connection_pool", "import socket", "socket"),
+        ("tubemq_spark.client.net.connection", "import selectors", "selectors"),
+        ("tubemq_spark.client.heartbeat", "import threading", "threading"),
+        ("tubemq_spark.sink.row_encoder", "import time", "time"),
+        ("tubemq_spark.source.batch", "from secrets import token_hex", "secrets.token_hex"),
+        ("tubemq_spark.sink.writers", "import uuid", "uuid"),
         ("tubemq_spark.client.settings", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
         ("tubemq_spark.client.net.pool", "from ..cluster.x import A", "tubemq_spark.client.cluster.x.A"),
         ("tubemq_spark.client.cluster.x", "from ..consumer.y import A", "tubemq_spark.client.consumer.y.A"),
@@ -206,7 +230,7 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
     ("module", "source"),
     [
         ("tubemq_spark.protocol.frame", "import struct\nfrom .constants import BEGIN_TOKEN"),
-        ("tubemq_spark.client.net.connection", "import socket, ssl, time"),
+        ("tubemq_spark.client.net.open_socket", "import socket, ssl"),
         ("tubemq_spark.client.net.connection", "from tubemq_spark.protocol.frame import Frame"),
         ("tubemq_spark.client.producer.z", "from ..cluster import x\nfrom ..settings import ClientSettings"),
         ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),

@@ -129,15 +129,15 @@ masters = []
 def use(cluster):
     cluster.create_topic("demo")
     settings = ClientSettings.from_options({"tubemq.master": cluster.master})
-    with SESSIONS.lease(settings) as session:
+    with SESSIONS().lease(settings) as session:
         forget_servers()
         session.add_topics(["demo"])
-    assert "ProducerSession" in repr(SESSIONS), "it was in use"
-    assert cluster.master in repr(POOL)
+    assert "ProducerSession" in repr(SESSIONS()), "it was in use"
+    assert cluster.master in repr(POOL())
     masters.extend(settings.masters)
 
 def test_no_heartbeats_go_to_stopped_servers():
-    assert (repr(SESSIONS), repr(POOL)) == ("<ProducerSessions []>", "<ConnectionPool idle: {}>")
+    assert (repr(SESSIONS()), repr(POOL())) == ("<ProducerSessions []>", "<ConnectionPool idle: {}>")
     for thread in threading.enumerate():
         if thread.name.endswith(("tubemq", "tubemq-heartbeat")):
             thread.join(30)

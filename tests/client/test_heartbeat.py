@@ -207,14 +207,14 @@ def test_a_heartbeat_may_end_itself_and_start_others() -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_starts_without_heartbeats() -> None:
-    end = HEARTBEAT.keep(lambda: None, 3600.0)
+    end = HEARTBEAT().keep(lambda: None, 3600.0)
     child = os.fork()
     if child == 0:
         end()  # the parent's: nothing to end here
         threads = [thread.name for thread in threading.enumerate()]
-        fresh = HEARTBEAT._beats == {} and "tubemq-heartbeat" not in threads
-        HEARTBEAT.keep(lambda: None, 3600.0)
+        fresh = HEARTBEAT()._beats == {} and "tubemq-heartbeat" not in threads
+        HEARTBEAT().keep(lambda: None, 3600.0)
         end()
-        os._exit(0 if fresh and len(HEARTBEAT._beats) == 1 else 1)
+        os._exit(0 if fresh and len(HEARTBEAT()._beats) == 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     end()

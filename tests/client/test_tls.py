@@ -284,9 +284,9 @@ def test_the_systems_authorities_are_trusted(
     one_way: EmbeddedTubeMQ, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ssl.get_default_verify_paths().openssl_cafile_env, str(authority.own.cert))
-    tls_module._context.cache_clear()
+    tls_module._context().cache_clear()
     connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings()).close()
-    tls_module._context.cache_clear()
+    tls_module._context().cache_clear()
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "address"])

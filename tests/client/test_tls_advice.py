@@ -151,7 +151,7 @@ def test_errors_about_this_clients_certificate_say_what_to_do(
 def test_the_warning_about_unverified_names_comes_once(
     authority: Authority, server_cert: Certificate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls._warned.clear()
+    tls._warned().clear()
     with EmbeddedTubeMQ({"one": 1}, tls=tls_files(server_cert)) as tubemq:
         for verify in (True, False, False):
             settings = ClientSettings.from_options(

@@ -70,7 +70,7 @@ class Scene:
 
 @pytest.fixture
 def session(cluster: Cluster) -> Iterator[ProducerSession]:
-    with SESSIONS.lease(messages.settings(cluster)) as session:
+    with SESSIONS().lease(messages.settings(cluster)) as session:
         yield session
 
 
@@ -263,7 +263,7 @@ def test_the_error_names_a_consumer_that_keeps_the_group(small: Scene) -> None:
 def read_in_turn(settings: ClientSettings, base: str, topic: str, times: int) -> list[dict[Partition, Bookmark]]:
     """Read the bookmarks in a process of its own."""
     try:
-        with SESSIONS.lease(settings) as session:
+        with SESSIONS().lease(settings) as session:
             session.add_topics([topic])
             return [read_bookmarks(session, base, session.cluster.partitions(topic)) for _ in range(times)]
     finally:
@@ -314,7 +314,7 @@ def opened(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Scene:
     settings = replace(messages.settings(cluster), retry_for=retry_for, clock=clock)
-    return Scene(cluster, stack.enter_context(SESSIONS.lease(settings)), base, topic)
+    return Scene(cluster, stack.enter_context(SESSIONS().lease(settings)), base, topic)
 
 
 def test_the_error_names_a_broker_that_is_away_after_the_others_were_moved(brokers: Cluster, group: str) -> None:

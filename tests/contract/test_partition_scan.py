@@ -130,7 +130,7 @@ def big() -> Callable[[Cluster], FilledTopic]:
 
 def scan_in_a_process(settings: ClientSettings, base: str, partition: Partition) -> list[ScannedMessage]:
     try:
-        with SESSIONS.lease(settings) as session:
+        with SESSIONS().lease(settings) as session:
             session.add_topics([partition.topic])
             return list(scan_partition(session, base, partition, 0, new_claim()))
     finally:

@@ -168,7 +168,7 @@ def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
 @pytest.mark.parametrize("kind", [*TROUBLE, code(201)], ids=str)
 def test_a_task_continues_after_a_failed_heartbeat_of_its_producer(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     write(tubemq, ROWS, retry_for=PATIENT)
-    in_use = SESSIONS.lease(settings(tubemq, retry_for=PATIENT))
+    in_use = SESSIONS().lease(settings(tubemq, retry_for=PATIENT))
     with in_use, kind.befall(tubemq.on("producer_heartbeat", times=1)) as fault:
         fires(fault)()
         next_one(tubemq, "producer_heartbeat")

@@ -19,9 +19,9 @@ REFUSALS = 3  # each is followed by a wait of 0.2 s, so that all together take l
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said() -> Iterator[None]:
-    pacing._log_once.cache_clear()
+    pacing._log_once().cache_clear()
     yield
-    pacing._log_once.cache_clear()
+    pacing._log_once().cache_clear()
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -120,7 +120,7 @@ def test_a_new_process_commits_a_batch_without_any_master_and_plans_none(
     given = {"tubemq.master": tubemq.master, "tubemq.rpc.framing": "standard", "topic": "one"}
     written = [run_task(plan_stream(given, schema()), [{"value": b"row"}], schema(), Task())]
     tubemq.stop_master()
-    SESSIONS.close()
+    SESSIONS().close()
     commit_stream(given, schema(), written, 0)
     with pytest.raises(TransportError, match=r"no master answered.*tubemq\.master"):
         plan_stream(given, schema())
@@ -139,7 +139,7 @@ def test_a_new_process_writes_to_the_partitions_that_the_driver_knows(
     commit_stream(given, columns, [run_task(plan_stream(given, columns), [{"value": b"1"}], columns, task)], 0)
     writer = plan_stream(given, columns)
     tubemq.stop_master()
-    SESSIONS.close()
+    SESSIONS().close()
     written = run_task(writer, [{"value": b"2"}, {"value": b"3"}], columns, task.next())
     commit_stream(given, columns, [written], 1)
     assert told(caplog, "partitions-of-driver") == 1

@@ -25,10 +25,10 @@ READING = rf"reading 1:one:0 at broker 1 at {ADDRESS}"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Log the first failed attempt, and no later one."""
-    monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
-    OUTAGES.forget()
+    monkeypatch.setattr(OUTAGES(), "timings", Timings(first_outage_warning=0.0))
+    OUTAGES().forget()
     yield
-    OUTAGES.forget()
+    OUTAGES().forget()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

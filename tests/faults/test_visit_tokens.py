@@ -176,7 +176,7 @@ class Served:
 
 def test_scans_and_bookmarks_work_across_token_rotations(tubemq: EmbeddedTubeMQ) -> None:
     place = Partition(1, "one", 0)
-    with SESSIONS.lease(settings(tubemq)) as session:
+    with SESSIONS().lease(settings(tubemq)) as session:
         session.add_topics(["one"])
         assert read_bookmarks(session, "base", [place])[place].end == 0
         for number in range(3):

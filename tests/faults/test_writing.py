@@ -148,7 +148,7 @@ def test_a_task_reports_a_damaged_reply_of_the_master(tubemq: EmbeddedTubeMQ, me
 def test_a_lost_close_request_does_no_harm(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     write(tubemq, ROWS, retry_for=PATIENT)
     with kind.befall(tubemq.on("producer_close")) as fault:
-        SESSIONS.close()
+        SESSIONS().close()
     assert fault.fired == 1
     assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
 

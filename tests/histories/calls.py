@@ -165,10 +165,10 @@ class Query:
     def kill(self) -> None:
         """End the driver's process without closing anything."""
         self._run = None
-        with HEARTBEAT._changed:
-            HEARTBEAT._beats.clear()
-            HEARTBEAT._changed.notify_all()
-        POOL.close()
+        with HEARTBEAT()._changed:
+            HEARTBEAT()._beats.clear()
+            HEARTBEAT()._changed.notify_all()
+        POOL().close()
 
     def step(self) -> bool:
         """Run one micro-batch; return False if there are no messages. An exception ends the run."""

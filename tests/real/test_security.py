@@ -193,7 +193,7 @@ def test_queries_go_on_while_tokens_rotate(tubemq: RealTubeMQ) -> None:
     client = settings(tubemq, **USER)  # type: ignore[arg-type]  # its address is asked for
     with (
         JobsOfAUser(tubemq, tubemq.master, "long", pause=1.0, **login, **options) as jobs,  # type: ignore[arg-type]
-        SESSIONS.lease(client) as session,
+        SESSIONS().lease(client) as session,
     ):
         session.add_topics(["long"])  # registers it, so that its heartbeats bring the tokens
         tokens = {session.visit_token}

@@ -27,10 +27,10 @@ ROWS = [{"value": b"%d" % row} for row in range(400)]
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Begin as a new driver and worker do."""
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     yield
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
 
 
 @pytest.fixture

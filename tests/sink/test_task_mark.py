@@ -28,14 +28,14 @@ EARLIER = [b"earlier"] * 40
 
 @pytest.fixture
 def cluster(use_timings: UseTimings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     use_timings(task_settling=0.0, task_mark_max_age=0.0)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
         for body in EARLIER:
             running.tubemq.send("demo", body)
         yield running
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
 
 
 @pytest.fixture

@@ -29,13 +29,13 @@ BEATS = 4
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
     use_timings(task_settling=0.0)
     with embedded_cluster(topics=topics) as running:
         yield running
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
 
 
 class Kept(NamedTuple):

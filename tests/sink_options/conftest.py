@@ -20,12 +20,12 @@ from tubemq_spark.sink.task_attempts import RUN_CACHE
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[None]:
     """Begin as a new driver and worker do, and do not wait for earlier attempts, which have ended here."""
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     # A slow broker is not away.
     use_timings(task_settling=0.05, closed_connection_settling=0.05, broker_away_after=30.0)
     yield
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
 
 
 @pytest.fixture

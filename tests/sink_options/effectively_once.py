@@ -34,5 +34,5 @@ def assert_each_stored_once(cluster: EmbeddedCluster, *parts: Sequence[Cells]) -
 
 def new_workers() -> None:
     """Act as if Spark had ended the workers before."""
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     forget_servers()

@@ -53,7 +53,7 @@ def test_rows_are_found_after_a_crash_that_moved_them_before_the_bookmark(lost: 
         tubemq.start_broker(1)
         task = task.next()
         plan_batch(cluster, second).write(second, task)
-        RUN_CACHE.clear()  # all processes were killed
+        RUN_CACHE().clear()  # all processes were killed
         assert plan_batch(cluster, second).write(second, task.restarted()).already_stored == 10
         assert_each_stored_once(cluster, second)
         forget_servers()
@@ -110,7 +110,7 @@ def test_bookmarks_of_a_rarely_written_topic_move(start: Start) -> None:
         task = task.next()
     cluster.tubemq.flush("rare")
     cluster.tubemq.expire("rare", keep=5)
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     some = rows("6", 10, topic="rare")
     try:
         assert sum(plan_batch(cluster, some, None).write(some, task.restarted()).rows.values()) == 10
@@ -136,7 +136,7 @@ def test_partitions_known_only_to_the_earlier_attempt_are_searched(start: Start)
 def test_a_batch_without_new_rows_moves_the_bookmarks(start: Start) -> None:
     cluster, task, some = start("rare"), Task(), rows("a", 10, topic="rare")
     plan_batch(cluster, some, None).write(some, task)
-    RUN_CACHE.clear()
+    RUN_CACHE().clear()
     writing = plan_batch(cluster, some, None)
     written = writing.write(some, task.restarted())
     assert (written.already_stored, dict(written.rows)) == (10, {})

@@ -80,7 +80,7 @@ def main() -> None:
     given: dict[str, Any] = json.loads(sys.argv[1])
     settings = ClientSettings.from_options({"tubemq.master": given["master"]})
     paused = False
-    with SESSIONS.lease(settings) as session, open(given["log"], "a") as log:
+    with SESSIONS().lease(settings) as session, open(given["log"], "a") as log:
         session.add_topics([given["topic"]])
         rounds = Rounds(settings, session, given["topic"], given["size"])
         due, begun, sent = time.monotonic(), time.monotonic(), 0

@@ -18,6 +18,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
 
 MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "unknown broker": (lambda t: t.stop_broker(9), r"no broker 9; the brokers are \[1, 2\]"),
+    "disk of an unknown broker": (lambda t: t.lose_disk(9), "no broker 9"),
     "unknown broker of a fault": (lambda t: t.on("get_message", broker=9), "no broker 9"),
     "unknown master of a fault": (lambda t: t.on("producer_register", master=2), "no master 2; there are 1"),
     "broker and master of a fault": (lambda t: t.on("get_message", broker=1, master=1), "name one of them"),
@@ -188,6 +189,29 @@ def test_starting_a_running_server_or_stopping_a_stopped_one_changes_nothing() -
         tubemq.start_master()
         tubemq.start_broker(1)
         assert len(tubemq.messages("demo")) == 1
+
+
+@pytest.mark.parametrize(("release", "kept"), [(Release.V2_5, None), (Release.V1_2, 28)])
+@pytest.mark.parametrize("end", [lambda t: None, lambda t: t.stop_broker(1)])
+def test_a_broker_that_lost_its_disk_starts_empty(
+    end: Callable[[EmbeddedTubeMQ], None], release: Release, kept: int | None
+) -> None:
+    """It has its topics, and other brokers their messages. Only release 1.2 has positions elsewhere."""
+    with EmbeddedTubeMQ({"demo": 1}, brokers=2, release=release) as tubemq:
+        for broker_id in (1, 2):
+            tubemq.send("demo", b"old", f"{broker_id}:0")
+            tubemq.move_group("g", "demo", broker_id, 0, 28)
+        tubemq.flush("demo")
+        tubemq.clock.advance(10)  # positions are written after 5 s, and into the file after 6 s
+        end(tubemq)
+        tubemq.lose_disk(1)
+        with pytest.raises(ConfigError, match="broker 1 is down"):
+            tubemq.send("demo", b"x", "1:0")
+        tubemq.start_broker(1)
+        positions = [tubemq.group_offset("g", "demo", broker_id, 0) for broker_id in (1, 2)]
+        new = tubemq.send("demo", b"new", "1:0")
+        assert (new.offset, positions) == (0, [kept, 28])
+        assert [(message.broker_id, message.body) for message in tubemq.messages("demo")] == [(1, b"new"), (2, b"old")]
 
 
 def test_restrict_limits_a_group_to_some_types() -> None:

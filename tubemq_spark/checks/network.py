@@ -91,7 +91,7 @@ def _unreachable(server: Server, place: str, error: TransportError) -> CheckResu
 def _framing(settings: ClientSettings, server: Server, place: str, seconds: float) -> CheckResult:
     """Find out the framing anew, whatever this process knows and the options say."""
     address = server.address
-    FRAMINGS.pop(address, None)
+    FRAMINGS().pop(address, None)
     try:
         connection = connect(address, None, seconds, settings.tls, settings.timings, settings.clock)
     except (TransportError, ProtocolError) as error:
@@ -106,7 +106,7 @@ def _framing(settings: ClientSettings, server: Server, place: str, seconds: floa
     with suppress(TransportError, ProtocolError):
         connection.close()
     if settings.framing is not None and settings.framing is not found:
-        FRAMINGS.pop(address, None)
+        FRAMINGS().pop(address, None)
         return failed(
             "framing",
             place,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tubemq_spark.client.process_caches import close_all
+from tubemq_spark.client import runtime
 
 
 def forget_servers() -> None:
@@ -14,4 +14,4 @@ def forget_servers() -> None:
     send heartbeats to servers that are gone, and another server on a reused port is taken for the earlier one. Never
     needed in production. It affects only this process, not Spark's Python workers.
     """
-    close_all()
+    runtime.current().close()

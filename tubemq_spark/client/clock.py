@@ -38,3 +38,8 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def time_of_day(seconds: float) -> str:
+    """Return the local time `seconds` after the epoch, such as 13:05:00."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-import threading
 from enum import Enum
+
+from tubemq_spark.client import system
+from tubemq_spark.client.runtime import PerProcess
 
 
 class Count(Enum):
@@ -20,7 +22,7 @@ class Counters:
     """Totals since the process began. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
         self._totals = dict.fromkeys(Count, 0)
 
     def add(self, count: Count, amount: int = 1) -> None:
@@ -33,4 +35,4 @@ class Counters:
             return {count.value: total for count, total in self._totals.items()}
 
 
-COUNTERS = Counters()  # of this process
+COUNTERS = PerProcess(Counters)

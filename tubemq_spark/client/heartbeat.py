@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
+from tubemq_spark.client import system
+from tubemq_spark.client.clock import SYSTEM_CLOCK
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
@@ -34,12 +34,9 @@ class Heartbeat:
     """
 
     def __init__(self) -> None:
-        self._last_key = 0  # continues after a fork, so that ending a parent's heartbeat ends none of the child's
-        self._reset()
-
-    def _reset(self) -> None:
+        self._last_key = 0
         self._beats: dict[int, _Beat] = {}
-        self._changed = threading.Condition()
+        self._changed = system.Condition()
         self._looks_at: float | None = None  # when the waiting thread looks for calls that are due; None without it
 
     def keep(self, beat: Callable[[], None], period: float) -> Callable[[], None]:
@@ -49,7 +46,7 @@ class Heartbeat:
         A call that fails is repeated after the period. Only the first of several failures in a row is a warning.
         """
         with self._changed:
-            due = time.monotonic() + period
+            due = SYSTEM_CLOCK.monotonic() + period
             if self._looks_at is None:
                 self._looks_at = due
                 try:
@@ -79,7 +76,7 @@ class Heartbeat:
     def _start_those_due(self) -> None:
         with self._changed:
             while waiting := [(key, beat) for key, beat in self._beats.items() if beat.due != _STARTED]:
-                now = time.monotonic()
+                now = SYSTEM_CLOCK.monotonic()
                 for key, beat in waiting:
                     if beat.due <= now:
                         self._start(key, beat)
@@ -116,14 +113,14 @@ class Heartbeat:
     def _is_kept_for(self, period: float, key: int) -> bool:
         """Wait for `period` seconds. Return True if nobody has ended the heartbeat meanwhile."""
         with self._changed:
-            due = time.monotonic() + period
-            while key in self._beats and (left := due - time.monotonic()) > 0:
+            due = SYSTEM_CLOCK.monotonic() + period
+            while key in self._beats and (left := due - SYSTEM_CLOCK.monotonic()) > 0:
                 self._changed.wait(left)
             return key in self._beats
 
 
-def _thread(target: Callable[..., None], *args: object) -> threading.Thread:
-    return threading.Thread(target=target, args=args, name="tubemq-heartbeat", daemon=True)
+def _thread(target: Callable[..., None], *args: object) -> system.Thread:
+    return system.Thread(target=target, args=args, name="tubemq-heartbeat", daemon=True)
 
 
 def _log_crash() -> None:
@@ -131,6 +128,4 @@ def _log_crash() -> None:
     _log.exception("[heartbeat-crashed] a heartbeat failed")
 
 
-HEARTBEAT = Heartbeat()  # of this process
-close_with_servers(HEARTBEAT.wake)
-empty_after_fork(HEARTBEAT._reset)  # threads do not survive a fork, and the child does not own the parent's clients
+HEARTBEAT = PerProcess(Heartbeat, Heartbeat.wake)

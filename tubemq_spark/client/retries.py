@@ -8,14 +8,13 @@ Warnings are few for each outage, however many tasks and threads retry meanwhile
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
-from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client import system
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock, time_of_day
 from tubemq_spark.client.counters import COUNTERS, Count
-from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
 
@@ -69,7 +68,7 @@ class RetryBackoff:
     def pause(self, at_least: float = 0.0) -> bool:
         """Sleep before the next attempt and return True, or return False at once if the time is over."""
         if left := self.left:
-            COUNTERS.add(Count.RETRIES)
+            COUNTERS().add(Count.RETRIES)
             self._clock.sleep(min(max(next(self._delays), at_least), max(left, 0.001)))
         return left > 0
 
@@ -89,11 +88,12 @@ class OutageLog:
 
     def __init__(self, timings: Timings = DEFAULT_TIMINGS) -> None:
         self.timings = timings
-        self.forget()
+        self._outages: dict[Hashable, _Outage] = {}
+        self._lock = system.Lock()
 
     def forget(self) -> None:
-        self._outages: dict[Hashable, _Outage] = {}
-        self._lock = threading.Lock()
+        with self._lock:
+            self._outages.clear()
 
     def failed(
         self,
@@ -124,8 +124,7 @@ class OutageLog:
             outage.warned_at = now
         retrying = "retrying"
         if left is not None:
-            until = time.strftime("%H:%M:%S", time.localtime(clock.time() + left))
-            retrying = f"retrying for {max(left, 0.0):.0f} s more, until {until}"
+            retrying = f"retrying for {max(left, 0.0):.0f} s more, until {time_of_day(clock.time() + left)}"
         log.warning("[outage] %s; failing for %.0f s, %s", describe(), now - outage.since, retrying)
 
     def worked(self, log: logging.Logger, subject: Hashable) -> None:
@@ -138,7 +137,7 @@ class OutageLog:
             log.warning("[outage-over] %s works again, after %.0f s", subject, outage.clock.monotonic() - outage.since)
 
 
-OUTAGES = OutageLog()  # of this process
+OUTAGES = PerProcess(OutageLog, OutageLog.forget)  # closed, because another server may get the port
 
 
 class Retries(RetryBackoff):
@@ -152,14 +151,10 @@ class Retries(RetryBackoff):
     def progress(self) -> None:
         """Record a success: the time and the pauses start again, and an outage is over."""
         super().progress()
-        OUTAGES.worked(self._log, self._what)
+        OUTAGES().worked(self._log, self._what)
 
     def failed(self, problem: object, at_least: float = 0.0) -> bool:
         """Record that an attempt failed with `problem`, and pause as `pause` does."""
         what = self._what
-        OUTAGES.failed(self._log, what, lambda: f"{what} fails: {problem}", self.left, self._since, self._clock)
+        OUTAGES().failed(self._log, what, lambda: f"{what} fails: {problem}", self.left, self._since, self._clock)
         return self.pause(at_least)
-
-
-empty_after_fork(OUTAGES.forget)
-close_with_servers(OUTAGES.forget)  # another server may get the port

@@ -9,11 +9,12 @@ import ssl
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-_warned: set[TlsSettings] = set()  # in this process
+_warned: PerProcess[set[TlsSettings]] = PerProcess(set)
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class TlsSettings:
 
 def warn_of_unverified_names(tls: TlsSettings | None) -> None:
     """Log a warning if `tls` does not verify host names, once for each process and settings."""
-    if tls is None or tls.verify_hostname or tls in _warned:
+    if tls is None or tls.verify_hostname or tls in _warned():
         return
-    _warned.add(tls)
+    _warned().add(tls)
     _log.warning(
         "[hostname-unverified] "
         "OPTION 'tubemq.tls.verifyHostname' IS FALSE: whoever has any certificate of the trusted authorities can pose "
@@ -66,11 +67,10 @@ class ClientContext(ssl.SSLContext):
 
 def tls_context(tls: TlsSettings) -> ClientContext:
     """Return the context for `tls`, cached until a file changes. Raise `ConfigError` if a file cannot be used."""
-    return _context(tls, tls.modified_at())
+    return _context()(tls, tls.modified_at())
 
 
-@lru_cache(maxsize=16)
-def _context(tls: TlsSettings, _modified_at: tuple[int, ...]) -> ClientContext:
+def _load(tls: TlsSettings, _modified_at: tuple[int, ...]) -> ClientContext:
     context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # so that writing never waits for reading
@@ -88,6 +88,9 @@ def _context(tls: TlsSettings, _modified_at: tuple[int, ...]) -> ClientContext:
         _load_own_certificate(context, tls, tls.cert)
         context.shows_certificate = True
     return context
+
+
+_context = PerProcess(lambda: lru_cache(maxsize=16)(_load))
 
 
 def _load_own_certificate(context: ssl.SSLContext, tls: TlsSettings, cert: str) -> None:

@@ -8,10 +8,9 @@ an older one with 415. The client then gets a newer token from the master and re
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable
 
+from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials, broker_authorization
@@ -28,7 +27,7 @@ class VisitToken:
         """`ask` asks the master and returns its token, or raises a `TubeMQError`."""
         self.value = value
         self._ask = ask
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
 
     def __repr__(self) -> str:
         return f"<VisitToken {self.value}>"
@@ -63,4 +62,4 @@ def authorization(
     """Return the authorization for one request to a broker. It is made anew each time, because servers check the age of
     its timestamp.
     """
-    return broker_authorization(credentials, visit_token, int(clock.time() * 1000), random.getrandbits(31))
+    return broker_authorization(credentials, visit_token, int(clock.time() * 1000), system.randomizer.getrandbits(31))

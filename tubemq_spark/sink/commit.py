@@ -125,7 +125,7 @@ def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: i
     last_commit = read_commit_note(once.group)
     earlier = set(last_commit.topics)
     try:
-        with SESSIONS.lease(options.client) as session:
+        with SESSIONS().lease(options.client) as session:
             partitions = {topic: _partitions(session, topic) for topic in sorted(earlier | topics)}
             for topic in earlier - topics:
                 # A closed or deleted topic would make each commit wait.

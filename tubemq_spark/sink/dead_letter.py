@@ -28,13 +28,13 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
 from urllib.parse import quote
 
+from tubemq_spark.client import system
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import encode_attributes
@@ -173,7 +173,7 @@ class DeadLetter:
         name = blake2b(repr((origin, list(own.items()), self.cells.value is None, room)).encode(), digest_size=16)
         name.update(self.cells.value or b"")
         if None in (self.spark_id, self.spark_partition, self.row):
-            name.update(os.urandom(16))
+            name.update(system.random_bytes(16))
         return name.hexdigest()
 
 

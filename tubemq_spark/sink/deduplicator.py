@@ -108,7 +108,7 @@ class Deduplicator:
             # Attempts of an earlier run ended when this run began, or soon after. One search in each process serves all
             # tasks of the batch. An attempt of this run may have failed just now, so its task searches anew.
             is_shared = self._earlier is EarlierAttempts.IN_AN_EARLIER_RUN
-            by_topic = RUN_CACHE.stored_rows(self._task) if is_shared else {}
+            by_topic = RUN_CACHE().stored_rows(self._task) if is_shared else {}
             if topic not in by_topic:
                 by_topic[topic] = self._search.rows_in(topic, of_all_tasks=is_shared)
             stored = by_topic[topic]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import uuid
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from tubemq_spark.client import system
 from tubemq_spark.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more, because one is a drive of Windows
@@ -66,7 +66,7 @@ class OutputDir:
         A file system may have symbolic links, and opening one truncates its target. So the probe has a name there that
         nobody can have prepared. An object store has no links but may forbid removal, so its probe has a fixed name.
         """
-        name = ".probe" if self._files.type_name in _OBJECT_STORES else f".probe.{uuid.uuid4().hex}"
+        name = ".probe" if self._files.type_name in _OBJECT_STORES else f".probe.{system.new_uuid().hex}"
         probe = f"{self._path}/{name}"
         try:
             self._files.create_dir(self._path, recursive=True)
@@ -99,7 +99,7 @@ class OutputDir:
                 return
             self._files.create_dir(self._path, recursive=True)  # somebody may have removed it
             # Spark and Arrow skip files whose name begins with a dot.
-            hidden = f"{self._path}/.{name}.{uuid.uuid4().hex}"
+            hidden = f"{self._path}/.{name}.{system.new_uuid().hex}"
             try:
                 self._put(hidden, content)
                 self._files.move(hidden, path)

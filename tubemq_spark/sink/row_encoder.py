@@ -7,7 +7,6 @@ The body is the row's value, which can become a pack of InLong, or be compressed
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+from tubemq_spark.client.clock import SYSTEM_CLOCK
 from tubemq_spark.compression import MAX_PLAIN, check_available, compress
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
@@ -126,7 +126,7 @@ class RowEncoder:
                 target = (broker_id, partition)
             column = "msg_time"
             if msg_time is None:
-                msg_time = int(time.time() // 60)
+                msg_time = int(SYSTEM_CLOCK.time() // 60)
             time_text = msg_time if isinstance(msg_time, str) else minutes_text(msg_time)
             encoded = _time_attribute(time_text)
             column = "msg_type"
@@ -210,7 +210,7 @@ class PackGroup:
 
 
 def _pack(groups: Sequence[PackGroup]) -> bytes:
-    now = time.time_ns() // 1_000_000
+    now = int(SYSTEM_CLOCK.time() * 1000)
     times = [now if one.cells.inlong_time is None else one.cells.inlong_time for one in groups]
     parts = [_HEAD.pack(*_MAGIC, times[0], len(groups))]
     for group, created in zip(groups, times, strict=True):

@@ -13,11 +13,11 @@ the store.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.deployed_topics import all_partitions
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
@@ -166,7 +166,7 @@ class StoredRowsSearch:
             )
         stored = StoredRows()
         # The order is random, so that the tasks of a batch do not all wait for the same partition.
-        for partition, bookmark in random.sample(list(ends.items()), len(ends)):
+        for partition, bookmark in system.randomizer.sample(list(ends.items()), len(ends)):
             try:
                 self._collect(partition, since[partition], bookmark.end, stored, of_all_tasks)
             except DataLossError as loss:

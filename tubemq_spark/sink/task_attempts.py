@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 from pyspark import TaskContext
 
+from tubemq_spark.client import system
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.stamp import Origin
 from tubemq_spark.sink.stored_rows import StoredRows
@@ -85,7 +87,7 @@ class EarlierAttempts(Enum):
 
 def earlier_attempts(task: WriteTask, last_commit: CommitNote | None) -> EarlierAttempts:
     # Always asked, because the cache learns the run's first batch from it.
-    is_later_batch = RUN_CACHE.is_later_batch(task)
+    is_later_batch = RUN_CACHE().is_later_batch(task)
     if task.attempt > 0:
         return EarlierAttempts.IN_THIS_RUN
     if is_later_batch or (last_commit is not None and last_commit.is_before(task)):
@@ -131,7 +133,7 @@ def write_commit_note(group: str, note: CommitNote) -> None:
     if file is None:
         return
     content = {"id": note.id, "run": note.run, "batch": note.batch, "topics": sorted(note.topics)}
-    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh = file.with_suffix(f".{system.process_id()}")
     try:
         fresh.write_text(json.dumps(content), "utf-8")
         fresh.replace(file)
@@ -197,6 +199,4 @@ class RunCache:
         return run
 
 
-RUN_CACHE = RunCache()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=RUN_CACHE.clear)
+RUN_CACHE = PerProcess(RunCache)

@@ -20,10 +20,10 @@ positions, the task goes on as if it had found none.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping
 from zlib import crc32
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, exchange_position
 from tubemq_spark.errors import FencedError, TubeMQError
@@ -66,7 +66,7 @@ class TaskMark:
             self._mark = None if found is None else first
             return False
         _log.info("task partition %d of batch %d has an earlier attempt", self._task.partition, self._task.batch)
-        mark = random.choice([one for one in others if one != found])
+        mark = system.randomizer.choice([one for one in others if one != found])
         self._mark = None if self._exchange(mark) is None else mark
         return True
 

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql import Row
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.commit import Written
@@ -30,9 +31,18 @@ _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
 _SLICE = 1000  # rows of a batch that are converted from Arrow at a time
 
 RARE = 10_000  # new objects; fewer messages are usually in flight, so hardly any garbage collection is due
-_lock = threading.Lock()
-_users = 0  # of the process's setting for the collector
-_before: tuple[int, int, int] | None = None  # the thresholds to restore
+
+
+class _Collector:
+    """The process's setting for the garbage collector."""
+
+    def __init__(self) -> None:
+        self.lock = system.Lock()
+        self.users = 0
+        self.before: tuple[int, int, int] | None = None  # the thresholds to restore
+
+
+_collector = PerProcess(_Collector)
 
 
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -62,22 +72,22 @@ def rare_collections() -> Iterator[None]:
     The setting belongs to the process. A higher threshold and a collector that is off stay as they are, and so does a
     setting that somebody else makes meanwhile. Tasks may overlap in threads of one process.
     """
-    global _users, _before
-    with _lock:
-        _users += 1
+    collector = _collector()
+    with collector.lock:
+        collector.users += 1
         young, middle, old = gc.get_threshold()
-        if _users == 1 and 0 < young < RARE:
-            _before = young, middle, old
+        if collector.users == 1 and 0 < young < RARE:
+            collector.before = young, middle, old
             gc.set_threshold(RARE, middle, old)
     try:
         yield
     finally:
-        with _lock:
-            _users -= 1
-            if not _users:
-                if _before is not None and gc.get_threshold() == (RARE, *_before[1:]):
-                    gc.set_threshold(*_before)
-                _before = None
+        with collector.lock:
+            collector.users -= 1
+            if not collector.users:
+                before, collector.before = collector.before, None
+                if before is not None and gc.get_threshold() == (RARE, *before[1:]):
+                    gc.set_threshold(*before)
 
 
 class ArrowRows:
@@ -127,7 +137,7 @@ class TaskWriter:
     def write(self, parts: Iterable[Iterable[Cells]]) -> Written:
         """Send the rows of all `parts`, and return when they are stored; raise as `write_batches`."""
         options = self._plan.options
-        with SESSIONS.lease(options.client) as session:
+        with SESSIONS().lease(options.client) as session:
             if self._plan.known is not None:
                 session.add_known_topics(self._plan.known)
             if options.effectively_once is not None:

@@ -55,7 +55,7 @@ class WritePlan:
         bookmarks: Bookmarks = {}
         client = self.options.client
         if self.options.topic is not None or last_commit.topics:
-            with SESSIONS.lease(client) as session:
+            with SESSIONS().lease(client) as session:
                 bookmarks = QueryBookmarks(session, once, {}).read_for_batch(self.options.topic, last_commit.topics)
         return replace(self, bookmarks=bookmarks, made_at=int(client.clock.time() * 1000), last_commit=last_commit)
 
@@ -80,7 +80,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
     known = None
     if topics:
-        with SESSIONS.lease(options.client) as session:
+        with SESSIONS().lease(options.client) as session:
             try:
                 add_topics(session, topics)
             except TransportError as error:

@@ -8,7 +8,6 @@ platforms have none at all.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyspark.sql import Row, datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from tubemq_spark.client import system
 from tubemq_spark.sink.commit import Written, commit, log_abort
 from tubemq_spark.sink.task_writer import write_batches, write_rows
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
@@ -80,7 +80,7 @@ if hasattr(datasource, "DataSourceStreamArrowWriter"):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TubeMQRowWriter:
     """Return the best writer that this Spark knows; raise as `plan_write`, on the driver."""
-    return WRITER(plan_write(options, schema, overwrite, write_id=str(uuid.uuid4())))
+    return WRITER(plan_write(options, schema, overwrite, write_id=str(system.new_uuid())))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TubeMQStreamRowWriter:

@@ -6,21 +6,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import platform
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
@@ -80,7 +79,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
     # The tasks derive their claims from this one. Another plan of the application may run at the same time.
-    label, reader = label_of(platform.node()), secrets.token_hex(4)
+    label, reader = label_of(system.host_name()), system.token_hex(4)
     claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
     claims = DriverClaims(session, claim, options.claim_timeout)
     acquirer = claims.new_acquirer()
@@ -174,9 +173,7 @@ def _application_id() -> str:
     directories = os.environ.get("SPARK_LOCAL_DIRS", "")
     if "blockmgr-" not in directories:
         return _process_id()
-    return "app-" + hashlib.sha256(f"{platform.node()} {directories}".encode()).hexdigest()[:16]
+    return "app-" + hashlib.sha256(f"{system.host_name()} {directories}".encode()).hexdigest()[:16]
 
 
-@cache
-def _process_id() -> str:
-    return f"app-{secrets.token_hex(8)}"
+_process_id = PerProcess(lambda: f"app-{system.token_hex(8)}")

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import logging
-import platform
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,6 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.group_member import GroupMember, current_broker, planned_token
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
@@ -80,7 +79,7 @@ class TubeMQInputPartition(InputPartition):
             claim,
             wanted,
             snapshot,
-            token=planned_token(self.settings, member, self.visit_token),
+            token=planned_token()(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
             is_first=context is None or context.attemptNumber() == 0,
             loss_policy=self.loss_policy,
@@ -109,8 +108,8 @@ class TubeMQInputPartition(InputPartition):
             stage=context.stageId(),
             task=context.partitionId(),
             attempt=context.taskAttemptId(),
-            reader=secrets.token_hex(4),
-            label=label_of(platform.node(), *names, _query_name(context)),
+            reader=system.token_hex(4),
+            label=label_of(system.host_name(), *names, _query_name(context)),
         )
 
 

@@ -8,13 +8,12 @@ position there and asks for the log ends.
 
 from __future__ import annotations
 
-import platform
-import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
@@ -61,7 +60,7 @@ class MicroBatchPlanner:
             options.min_offsets, options.max_offsets, options.max_delay, clock, options.max_bytes
         )
         self._poll_interval = PollInterval(options.poll_interval, timings.max_poll_interval, clock)
-        self._initial = StreamOffset(secrets.token_hex(8), {})
+        self._initial = StreamOffset(system.token_hex(8), {})
         self._answer: _Answer | None = None
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
@@ -294,7 +293,7 @@ class MicroBatchPlanner:
 def first_claim(query: str, now: float) -> ClaimId:
     """Return the driver's claim at the start of a run. `now` is in seconds since the epoch: a later run's claim is
     newer, unless the clock was set back."""
-    return ClaimId(query, run=int(now * 1000), batch=1, label=label_of(platform.node()))
+    return ClaimId(query, run=int(now * 1000), batch=1, label=label_of(system.host_name()))
 
 
 def _sizes(session: ConsumerSession, claims: DriverClaims, begin: Positions, log_ends: Positions) -> dict[Store, float]:

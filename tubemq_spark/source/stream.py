@@ -82,7 +82,7 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Only reports get it: Spark does not store it in the checkpoint.
         """
         log_ends = self._started().log_ends
-        return None if log_ends is None else {**log_ends.to_json(), "counters": COUNTERS.totals()}
+        return None if log_ends is None else {**log_ends.to_json(), "counters": COUNTERS().totals()}
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         begin, self._reached = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -105,11 +105,14 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _started(self) -> MicroBatchPlanner:
         if self._planner is None:
             self._planner = MicroBatchPlanner(self._options)
-            # Spark sends SIGTERM when the query stops. `SystemExit` ends the process then, and `stop` runs.
-            atexit.register(self.stop)
-            with suppress(ValueError):  # not the main thread: the caller's program handles signals
-                signal.signal(signal.SIGTERM, _exit)
+            self._stop_on_termination()
         return self._planner
+
+    def _stop_on_termination(self) -> None:
+        # Spark sends SIGTERM when the query stops. `SystemExit` ends the process then, and `stop` runs.
+        atexit.register(self.stop)
+        with suppress(ValueError):  # not the main thread: the caller's program handles signals
+            signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(*_: object) -> None:

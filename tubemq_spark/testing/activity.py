@@ -35,7 +35,7 @@ def activity_of(servers: Servers) -> Activity:
     pairs += [(server.plain, server.tls) for server in servers.brokers.values()]
     ports = [port for pair in pairs for port in pair if port is not None]
     # A service of TLS may be that of the plain port.
-    services = {id(port.node.service): port.node.service for port in ports}.values()
+    services = dict.fromkeys(port.node.service for port in ports)
     calls: Counter[str] = Counter()
     for service in services:
         for method, count in service.calls.items():

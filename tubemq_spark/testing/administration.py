@@ -179,7 +179,7 @@ class Administration:
         return self._servers.catalog
 
     def _on_thread(self, function: Callable[[], T]) -> T:
-        return self._servers.thread.call(function)
+        return self._servers.host.call(function)
 
     def _set_access(self, topic: str, *, publish: bool, subscribe: bool) -> None:
         def change() -> None:

@@ -9,6 +9,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
+
+
+class RealTime(Protocol):
+    """Time as it passes without a test's help."""
+
+    def now(self) -> float:
+        """Return monotonic seconds from an arbitrary start."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        ...
+
+
+class SystemTime:
+    """The time of this machine."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
 
 class Clock:
@@ -18,17 +41,19 @@ class Clock:
     can see each of them without waiting.
     """
 
-    def __init__(self, on_advance: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_advance: Callable[[], None] = lambda: None, real: RealTime | None = None) -> None:
+        """`real` is the time of this machine by default."""
         self._skipped = 0.0
         self._on_advance = on_advance
+        self._real = SystemTime() if real is None else real
 
     def now(self) -> float:
         """Return monotonic seconds from an arbitrary start."""
-        return time.monotonic() + self._skipped
+        return self._real.now() + self._skipped
 
     def wall_ms(self) -> int:
         """Return milliseconds since the epoch."""
-        return int((time.time() + self._skipped) * 1000)
+        return self._real.wall_ms() + int(self._skipped * 1000)
 
     def advance(self, seconds: float) -> None:
         """Skip `seconds` and run all timers that become due; `ValueError` for a negative number."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
+from typing import TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing, Method
@@ -17,12 +18,16 @@ from tubemq_spark.testing.administration import Administration
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
+from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
+from tubemq_spark.testing.host import Host
 from tubemq_spark.testing.port import HOST
 from tubemq_spark.testing.reply_status import filling_status
 from tubemq_spark.testing.servers import Servers
 from tubemq_spark.testing.stored_message import StoredMessage
 from tubemq_spark.testing.tls import TLSFiles
+
+C = TypeVar("C", bound="EmbeddedTubeMQ")
 
 
 class EmbeddedTubeMQ(Administration):
@@ -69,11 +74,12 @@ class EmbeddedTubeMQ(Administration):
         config = config or ServerConfig()
         self.release = parse_enum(Release, "release", config.release if release is None else release)
         self.framing = self.release.framing if framing is None else parse_enum(Framing, "framing", framing)
-        self.clock = Clock(self._on_advance)
         limit = config.topic_max_bytes if max_bytes is None else max_bytes
         config = replace(config, release=self.release, topic_max_bytes=limit)
         self._faults = Faults()
-        super().__init__(Servers(config, self.framing, tls, self.clock, self._faults))
+        host = self._new_host()
+        self.clock = Clock(self._on_advance, host)
+        super().__init__(Servers(config, self.framing, tls, host, self.clock, self._faults))
         try:
             self._on_thread(lambda: self._servers.open(masters, brokers, port, web_port))
             for name, partitions in (topics or {}).items():
@@ -82,13 +88,13 @@ class EmbeddedTubeMQ(Administration):
             self.close()
             raise
 
-    def __enter__(self) -> EmbeddedTubeMQ:
+    def __enter__(self: C) -> C:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._servers.thread.close(self._servers.close)
+        self._servers.host.close(self._servers.close)
         if error is None:
             self._faults.raise_errors()
 
@@ -101,7 +107,7 @@ class EmbeddedTubeMQ(Administration):
         Raises the error of a function given to `Calls.run` unless a test has received it already, and `RuntimeError`
         when such a function calls this method.
         """
-        self._servers.thread.close(self._servers.close)
+        self._servers.host.close(self._servers.close)
         self._faults.raise_errors()
 
     # -- addresses ------------------------------------------------------------------------------------------------
@@ -242,6 +248,13 @@ class EmbeddedTubeMQ(Administration):
         """
         self._on_thread(lambda: self._servers.crash_broker(broker_id))
 
+    def lose_disk(self, broker_id: int) -> None:
+        """Kill the broker if it runs, and empty its disk: it will start without messages and positions of groups.
+
+        Positions of release 1.2 stay, because it keeps them in ZooKeeper.
+        """
+        self._on_thread(lambda: self._servers.lose_disk(broker_id))
+
     def start_broker(self, broker_id: int) -> None:
         """Start the broker again, on its old port."""
         self._on_thread(lambda: self._servers.start_broker(broker_id))
@@ -305,10 +318,14 @@ class EmbeddedTubeMQ(Administration):
     def clear_faults(self) -> None:
         self._on_thread(self._faults.clear)
 
+    def _new_host(self) -> Host:
+        """Return the place where the servers run; a subclass may return another."""
+        return EventLoopThread()
+
     def _on_advance(self) -> None:
         def catch_up() -> None:
             self._servers.tick()
-            self._servers.thread.run_timers()
+            self._servers.timers.run_due()
 
         self._on_thread(catch_up)
 

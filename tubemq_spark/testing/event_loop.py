@@ -1,44 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of an embedded cluster: its event loop, and timers that run on the cluster's clock."""
+"""The host of an embedded cluster that others can connect to: a thread with an event loop, and sockets on loopback."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import ClassVar, TypeVar
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar, cast
 
-from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.clock import SystemTime
+from tubemq_spark.testing.port import HOST, Port
 
 T = TypeVar("T")
 
 
-class EventLoopThread:
-    """The only thread that reads and changes the servers' state, and the timers that run on their clock."""
+class EventLoopThread(SystemTime):
+    """A `Host`: the only thread that reads and changes the servers' state, and their sockets."""
 
     running: ClassVar[weakref.WeakSet[EventLoopThread]] = weakref.WeakSet()
 
-    def __init__(self, clock: Clock) -> None:
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # all that the servers have opened
-        self._clock = clock
+    def __init__(self) -> None:
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # all that were opened
+        self._acceptors: dict[Port, _Acceptor] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-tubemq", daemon=True)
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
         self._closed = False
         self._lock = threading.Lock()  # guards `_closed`: after the end of the loop no function runs
         self._thread.start()
         self.running.add(self)
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
 
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the thread and return its result; may be called on the thread itself.
@@ -62,14 +56,15 @@ class EventLoopThread:
         return done.result()
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Run `function` when `seconds` have passed on the clock."""
-        heapq.heappush(self._timers, (self._clock.now() + seconds, next(self._numbers), function))
-        self._loop.call_later(seconds, self.run_timers)
+        self._loop.call_later(seconds, function)
 
-    def run_timers(self) -> None:
-        """Run the timers that are due; called when the clock was advanced."""
-        while self._timers and self._timers[0][0] <= self._clock.now():
-            heapq.heappop(self._timers)[2]()
+    def listen(self, port: Port) -> None:
+        if port not in self._acceptors:
+            self._acceptors[port] = _Acceptor(port, self._loop, self._sockets)
+        self._acceptors[port].open()
+
+    def stop_listening(self, port: Port) -> None:
+        self._acceptors[port].close()
 
     def close(self, last: Callable[[], None]) -> None:
         """Run `last` on the thread and end the thread; a second call does nothing.
@@ -114,8 +109,75 @@ class EventLoopThread:
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for opened in list(self.sockets):
+        for opened in list(self._sockets):
             opened.close()
+
+
+class _Acceptor:
+    """The socket of one port: it listens, or keeps the port while that is closed."""
+
+    def __init__(self, port: Port, loop: asyncio.AbstractEventLoop, sockets: weakref.WeakSet[socket.socket]) -> None:
+        self._port = port
+        self._loop = loop
+        self._sockets = sockets
+        self._listening: socket.socket | None = None
+        self._reserved: socket.socket | None = None  # bound but not listening: keeps the port and refuses connections
+        self._handshakes: set[asyncio.Task[Any]] = set()
+
+    def open(self) -> None:
+        try:
+            if self._reserved is None:
+                self._reserved = self._bind()
+            self._reserved.listen(1024)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{self._port.name} cannot listen on {HOST}:{self._port.port}: {error.strerror}"
+            ) from error
+        self._listening, self._reserved = self._reserved, None
+        self._port.port = self._listening.getsockname()[1]
+        self._loop.add_reader(self._listening, self._accept, self._listening)
+
+    def close(self) -> None:
+        if self._listening is None:
+            return
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        self._listening = None
+        with suppress(OSError):  # another program took the port: `open` will report it
+            self._reserved = self._bind()
+
+    def _bind(self) -> socket.socket:
+        bound = socket.socket()
+        self._sockets.add(bound)
+        try:
+            if os.name == "posix":  # on Windows it would let others take the port
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((HOST, self._port.port))
+        except OSError:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        return bound
+
+    def _accept(self, listening: socket.socket) -> None:
+        # asyncio's own server would leak a socket when it closes between accept and the end of the handshake.
+        while True:
+            try:
+                accepted, _ = listening.accept()
+            except OSError:  # no connection waits, or the one that waited was closed
+                return
+            self._sockets.add(accepted)
+            self._handshakes.add(task := self._loop.create_task(self._connect(accepted)))
+            task.add_done_callback(self._handshake_ended)
+
+    def _connect(self, accepted: socket.socket) -> Coroutine[Any, Any, Any]:
+        connection = cast(asyncio.Protocol, self._port.connect())  # it has the methods, and needs no base class
+        return self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._port.tls_context)
+
+    def _handshake_ended(self, task: asyncio.Task[Any]) -> None:
+        self._handshakes.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieve the error of a failed handshake; its client has it too
 
 
 def _forget_all() -> None:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP listeners: bytes to frames, frames to a service, and back, on one thread for a whole cluster."""
+"""Listeners: bytes to frames, frames to a service, and back, on one thread for a whole cluster."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -15,9 +13,9 @@ from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.dispatch import Service, unreadable
-from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Effect, Fault, Faults
-from tubemq_spark.testing.port import Port
+from tubemq_spark.testing.host import Host
+from tubemq_spark.testing.port import Connection, Port
 from tubemq_spark.testing.tls import TLSFiles
 
 WRITE_AT = 256 * 1024  # bytes of answers that one write sends; the transport may then pause a connection
@@ -30,71 +28,58 @@ class Node:
     name: str
     service: Service
     tick: Callable[[], None]
+    after: Callable[[float, Callable[[], None]], None]  # on the cluster's clock
 
 
 class Listener(Port):
     """A port that serves TubeMQ's requests, and the connections to it."""
 
-    def __init__(
-        self, node: Node, thread: EventLoopThread, faults: Faults, framing: Framing, tls: TLSFiles | None = None
-    ) -> None:
-        super().__init__(node.name, thread, tls)
+    def __init__(self, node: Node, host: Host, faults: Faults, framing: Framing, tls: TLSFiles | None = None) -> None:
+        super().__init__(node.name, host, tls)
         self.node = node
         self.framing = framing
         self.faults = faults
 
-    def connect(self, opened: socket.socket) -> asyncio.Protocol:
-        return _Connection(self, opened)
+    def connect(self) -> Connection:
+        return _Connection(self)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(Connection):
     """One connection. It handles requests in the order of their arrival, as TubeMQ's workers do."""
 
-    def __init__(self, listener: Listener, opened: socket.socket) -> None:
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
         self._listener = listener
-        self._opened = opened
         self._decoder = FrameDecoder(listener.framing)
         self._waiting: deque[Frame] = deque()
         self._held = False  # by a delayed request
         self._silent = False
         self._paused = False  # by a peer that does not read its answers
         self._unsent = bytearray()
-        self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        if self._listener.has_closed(self._opened):  # during the handshake
-            transport.abort()
-            return
-        self._transport = transport
-        self._listener.connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
         self._waiting.clear()
-        self._listener.connections.discard(self)
 
     def pause_writing(self) -> None:
+        super().pause_writing()
         self._paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()  # back-pressure: a peer that reads no answers may send no requests
 
     def resume_writing(self) -> None:
+        super().resume_writing()
         self._paused = False
         if self._transport is not None:
-            self._transport.resume_reading()
             self._resume_requests()
 
     def _is_ending(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     def abort(self) -> None:
+        super().abort()
         self._waiting.clear()
-        if self._transport is not None:
-            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._silent:
+        if self._silent or self._transport is None:
             return
         try:
             self._waiting.extend(self._decoder.feed(data))
@@ -130,7 +115,7 @@ class _Connection(asyncio.Protocol):
         elif delay := fault.effect.delay:
             self._held = True
             too_late = delay * 1000 > request.timeout_ms
-            self._listener.thread.after(delay, lambda: self._resume(frame, request, fault, too_late))
+            node.after(delay, lambda: self._resume(frame, request, fault, too_late))
         else:
             self._handle_with(frame, request, fault)
 

@@ -1,105 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP port on loopback: binding, accepting, and keeping the port while its server is down."""
+"""A port of a server and the connections to it; its host does the networking."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 from abc import ABC, abstractmethod
-from contextlib import suppress
-from typing import Any, Protocol
 
-from tubemq_spark.testing.event_loop import EventLoopThread
+from tubemq_spark.testing.host import Host, Transport
 from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"
 
 
-class OpenConnection(Protocol):
-    """A connection that the port must end when it closes."""
+class Connection(ABC):
+    """The server's end of one connection; its methods are those of `asyncio.Protocol`, and `abort`."""
 
-    def abort(self) -> None: ...
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._times_closed = port.times_closed
+        self._transport: Transport | None = None  # None before the handshake has ended, and after an abort
+
+    def connection_made(self, transport: Transport) -> None:
+        if self._port.times_closed != self._times_closed:  # during the handshake
+            transport.abort()
+            return
+        self._transport = transport
+        self._port.connections[self] = None
+
+    @abstractmethod
+    def data_received(self, data: bytes) -> None: ...
+
+    def eof_received(self) -> bool:
+        """Return False: the host ends a connection whose peer sends no more."""
+        return False
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()  # back-pressure: a peer that reads no answers may send no requests
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._port.connections.pop(self, None)
+
+    def abort(self) -> None:
+        """Reset the connection; from now on it handles and answers nothing."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
 
 class Port(ABC):
-    """A port and the connections to it. It keeps its port until the thread ends, also while it is closed."""
+    """A port and the connections to it. It keeps its number until the host closes, also while it is closed itself."""
 
-    def __init__(self, name: str, thread: EventLoopThread, tls: TLSFiles | None = None) -> None:
-        self.port = 0
-        self.thread = thread
-        self.connections: set[OpenConnection] = set()
-        self._name = name
-        self._context = None if tls is None else tls.context()  # raises for bad files before any port is open
-        self._socket: socket.socket | None = None
-        self._reserved: socket.socket | None = None  # bound but not listening: keeps the port and refuses connections
-        self._handshakes: set[asyncio.Task[Any]] = set()
+    def __init__(self, name: str, host: Host, tls: TLSFiles | None = None) -> None:
+        self.name = name
+        self.port = 0  # the host chooses one
+        self.tls_context = None if tls is None else tls.context()  # raises for bad files before any port is open
+        self.connections: dict[Connection, None] = {}  # in the order of their beginnings
+        self.times_closed = 0
+        self.is_open = False
+        self._host = host
 
     @abstractmethod
-    def connect(self, opened: socket.socket) -> asyncio.Protocol:
-        """Return the protocol of a connection that `opened` accepted."""
-
-    @property
-    def is_open(self) -> bool:
-        return self._socket is not None
-
-    def has_closed(self, opened: socket.socket) -> bool:
-        """Return True if the connections that `opened` accepted must end."""
-        return self._socket is not opened
+    def connect(self) -> Connection:
+        """Return the server's end of a connection that begins; only while the port is open."""
 
     def open(self) -> None:
         """Accept connections from now on; `OSError` when another program has the port."""
-        if self._socket is not None:
-            return
-        try:
-            if self._reserved is None:
-                self._reserved = self._bind()
-            (opened := self._reserved).listen(1024)
-        except OSError as error:
-            raise OSError(error.errno, f"{self._name} cannot listen on {HOST}:{self.port}: {error.strerror}") from error
-        self._socket, self._reserved = opened, None
-        self.port = opened.getsockname()[1]
-        self.thread.loop.add_reader(opened, self._accept, opened)
+        if not self.is_open:
+            self._host.listen(self)
+            self.is_open = True
 
     def close(self) -> None:
         """Refuse connections from now on, and reset the open ones."""
-        if self._socket is None:
+        if not self.is_open:
             return
-        self.thread.loop.remove_reader(self._socket)
-        self._socket.close()
-        self._socket = None
-        with suppress(OSError):  # another program took the port: `open` will report it
-            self._reserved = self._bind()
+        self.is_open = False
+        self.times_closed += 1
+        self._host.stop_listening(self)
         for connection in list(self.connections):
             connection.abort()
-
-    def _bind(self) -> socket.socket:
-        bound = socket.socket()
-        self.thread.sockets.add(bound)
-        try:
-            if os.name == "posix":  # on Windows it would let others take the port
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((HOST, self.port))
-        except OSError:
-            bound.close()
-            raise
-        bound.setblocking(False)
-        return bound
-
-    def _accept(self, opened: socket.socket) -> None:
-        # asyncio's own server would leak a socket when it closes between accept and the end of the handshake.
-        while True:
-            try:
-                accepted, _ = opened.accept()
-            except OSError:  # no connection waits, or the one that waited was closed
-                return
-            self.thread.sockets.add(accepted)
-            loop = self.thread.loop
-            handshake = loop.connect_accepted_socket(lambda: self.connect(opened), accepted, ssl=self._context)
-            self._handshakes.add(task := loop.create_task(handshake))
-            task.add_done_callback(self._handshake_ended)
-
-    def _handshake_ended(self, task: asyncio.Task[Any]) -> None:
-        self._handshakes.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieve the error of a failed handshake; its client has it too

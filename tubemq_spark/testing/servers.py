@@ -15,12 +15,13 @@ from tubemq_spark.testing.catalog import BrokerEntry, Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
-from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Faults
+from tubemq_spark.testing.host import Host
 from tubemq_spark.testing.listener import Listener, Node
 from tubemq_spark.testing.master.service import MasterService
 from tubemq_spark.testing.master.web_api import MasterWebApi, TopicChange
 from tubemq_spark.testing.port import HOST, Port
+from tubemq_spark.testing.timers import Timers
 from tubemq_spark.testing.tls import TLSFiles
 from tubemq_spark.testing.web_port import WebApi, WebPort
 
@@ -53,14 +54,15 @@ class Server(Generic[T]):
 
 
 class Servers:
-    """All servers of one cluster and its configuration; only `thread` may use it."""
+    """All servers of one cluster and its configuration; only functions that `host` runs may use it."""
 
     def __init__(
-        self, config: ServerConfig, framing: Framing, tls: TLSFiles | None, clock: Clock, faults: Faults
+        self, config: ServerConfig, framing: Framing, tls: TLSFiles | None, host: Host, clock: Clock, faults: Faults
     ) -> None:
         self.config = config
         self.catalog = Catalog()
-        self.thread = EventLoopThread(clock)
+        self.host = host
+        self.timers = Timers(clock, host)
         self.masters: list[Server[MasterService]] = []
         self.brokers: dict[int, Server[BrokerService]] = {}
         self.topic_changes: dict[tuple[str, int], TopicChange] = {}  # by topic and broker, until the next reload
@@ -182,7 +184,11 @@ class Servers:
         server.service.tick()
         server.close()
         server.service.crash()
-        self.thread.after(self.config.broker_heartbeat_timeout, miss_heartbeats)
+        self.timers.after(self.config.broker_heartbeat_timeout, miss_heartbeats)
+
+    def lose_disk(self, broker_id: int) -> None:
+        self.crash_broker(broker_id)
+        self.broker(broker_id).service.lose_disk()
 
     def _register(self, broker_id: int) -> None:
         self._registered_at[broker_id] = self._clock.now()
@@ -190,7 +196,8 @@ class Servers:
 
     def _server(self, name: str, service: T, plain: Service, tls: Service, web: WebApi) -> Server[T]:
         def listener(handlers: Service, files: TLSFiles | None) -> Listener:
-            return Listener(Node(name, handlers, service.tick), self.thread, self._faults, self._framing, files)
+            node = Node(name, handlers, service.tick, self.timers.after)
+            return Listener(node, self.host, self._faults, self._framing, files)
 
         secure = None if self._tls is None else listener(tls, self._tls)
-        return Server(service, listener(plain, None), secure, WebPort(name, self.thread, web))
+        return Server(service, listener(plain, None), secure, WebPort(name, self.host, web))

@@ -6,16 +6,14 @@ wire: WebMethodMapper and WebApiServlet on a master, BrokerAdminServlet on a bro
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tubemq_spark.testing.event_loop import EventLoopThread
-from tubemq_spark.testing.port import Port
+from tubemq_spark.testing.host import Host
+from tubemq_spark.testing.port import Connection, Port
 
 Params = Mapping[str, str]
 Answer = dict[str, Any]
@@ -45,36 +43,19 @@ WebApi = Callable[[Params], "Answer | Redirect"]
 class WebPort(Port):
     """An HTTP port. Each connection serves one request."""
 
-    def __init__(self, name: str, thread: EventLoopThread, api: WebApi) -> None:
-        super().__init__(f"the HTTP port of {name}", thread)
+    def __init__(self, name: str, host: Host, api: WebApi) -> None:
+        super().__init__(f"the HTTP port of {name}", host)
         self.api = api
 
-    def connect(self, opened: socket.socket) -> asyncio.Protocol:
-        return _WebConnection(self, opened)
+    def connect(self) -> Connection:
+        return _WebConnection(self)
 
 
-class _WebConnection(asyncio.Protocol):
-    def __init__(self, port: WebPort, opened: socket.socket) -> None:
-        self._port = port
-        self._opened = opened
+class _WebConnection(Connection):
+    def __init__(self, port: WebPort) -> None:
+        super().__init__(port)
+        self._api = port.api
         self._received = bytearray()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        if self._port.has_closed(self._opened):
-            transport.abort()
-            return
-        self._transport = transport
-        self._port.connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._port.connections.discard(self)
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -96,7 +77,7 @@ class _WebConnection(asyncio.Protocol):
         query = urlsplit(target).query
         params = dict(parse_qsl(query, keep_blank_values=True) + parse_qsl(form, keep_blank_values=True))
         try:
-            answer = self._port.api(params)
+            answer = self._api(params)
         except WebError as error:
             answer = {"result": False, "errCode": error.code, "errMsg": str(error)}
         if isinstance(answer, Redirect):

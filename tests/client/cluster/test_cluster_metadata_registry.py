@@ -31,7 +31,7 @@ MASTER = Address("127.0.0.1", 8715)
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
-    POOL.close()
+    POOL().close()
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ class Master:
 def in_a_hurry(use_timings: UseTimings, skipping_clock: SkippingClock) -> Iterator[None]:
     use_timings(slow_peer_grace=0.05, topic_lists_fill_up=0.2)
     yield
-    POOL.close()
+    POOL().close()
 
 
 @contextmanager

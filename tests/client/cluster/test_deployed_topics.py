@@ -138,7 +138,7 @@ def test_an_unknown_target_is_an_error_at_once_while_brokers_are_down(
 def test_waiting_is_logged(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
+    monkeypatch.setattr(OUTAGES(), "timings", Timings(first_outage_warning=0.0))
     cluster.stop_broker(2)
     back(cluster)
     with Producer(settings(cluster, retry_for=PATIENCE)) as producer:

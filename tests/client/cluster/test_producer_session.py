@@ -28,7 +28,7 @@ PATIENCE = 30.0  # seconds
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
-    POOL.close()
+    POOL().close()
 
 
 class Master:

@@ -41,9 +41,9 @@ def test_an_unused_session_is_closed(cluster: EmbeddedCluster) -> None:
     with Producer(same) as producer:
         producer.send("demo", b"1")
         producer.flush()
-        SESSIONS.close_idle()
+        SESSIONS().close_idle()
         assert closes.fired == 0
-    SESSIONS.close_idle()
+    SESSIONS().close_idle()
     assert closes.fired == 1
     with Producer(same) as producer:
         producer.send("demo", b"2")
@@ -57,9 +57,9 @@ def test_the_next_producer_can_send_while_no_master_answers(cluster: EmbeddedClu
     with Producer(same) as producer:
         producer.send("demo", b"1")
     cluster.tubemq.stop_master()
-    with SESSIONS.lease(same) as session:
+    with SESSIONS().lease(same) as session:
         wait_until(lambda: "FORGOTTEN" in repr(session))
-    SESSIONS.close_idle()
+    SESSIONS().close_idle()
     with Producer(same) as producer:
         producer.send("demo", b"2")
     assert set(bodies_in(cluster)) == {b"1", b"2"}
@@ -70,15 +70,15 @@ def test_an_unused_session_is_closed_although_no_master_answers(
 ) -> None:
     """A worker process outlives its cluster, and would log that for ever."""
     use_timings(heartbeat_period=0.01)
-    SESSIONS.close()
+    SESSIONS().close()
     with Producer(settings(cluster, idle_for=0.1)) as producer:
         producer.send("demo", b"1")
         cluster.tubemq.stop_master()
-        SESSIONS.close_idle()
-        assert "ProducerSession " in repr(SESSIONS), "a producer still uses it"
+        SESSIONS().close_idle()
+        assert "ProducerSession " in repr(SESSIONS()), "a producer still uses it"
 
     def is_closed() -> bool:
-        SESSIONS.close_idle()
-        return "ProducerSession " not in repr(SESSIONS)
+        SESSIONS().close_idle()
+        return "ProducerSession " not in repr(SESSIONS())
 
     wait_until(is_closed)

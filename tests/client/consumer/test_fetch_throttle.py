@@ -22,7 +22,7 @@ NOON = 4 * 3600.0  # in GMT+8, on the first of January 1970
 
 @pytest.fixture(autouse=True)
 def nothing_is_logged_yet() -> None:
-    fetch_throttle._log_once.cache_clear()
+    fetch_throttle._log_once().cache_clear()
 
 
 class ClockFromNoon(ManualClock):

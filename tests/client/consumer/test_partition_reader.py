@@ -96,7 +96,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     broker = FakeBroker(store)
     with broker.peer:
         yield Scene(broker, request.param, ReaderClock(1000.0))
-        POOL.close()
+        POOL().close()
 
 
 def test_a_reader_leaves_the_group_at_the_start_and_releases_the_claim(scene: Scene) -> None:

@@ -28,7 +28,7 @@ FORGED = "x\n2026-01-01 ERROR somebody\x1b[2J\r\u202e"  # forges a line of a log
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
-    POOL.close()
+    POOL().close()
 
 
 def test_a_broker_that_sends_byte_by_byte_blocks_no_reader() -> None:

@@ -46,18 +46,18 @@ def test_the_first_producer_gets_the_connection_of_a_shared_attempt(broker: Brok
     connection, lease = taken
     assert attempts.to(broker) is not attempt
     lease.close()
-    assert POOL.has_idle(broker.address, SETTINGS)
+    assert POOL().has_idle(broker.address, SETTINGS)
     assert not connection.closed
 
 
 def test_a_connection_that_nobody_waits_for_goes_to_the_pool(broker: Broker) -> None:
     attempt = ConnectAttempts(SETTINGS, lambda broker_id: None).to(broker)
     attempt.close()
-    wait_until(lambda: POOL.has_idle(broker.address, SETTINGS), "a connection in the pool")
+    wait_until(lambda: POOL().has_idle(broker.address, SETTINGS), "a connection in the pool")
 
 
 def test_an_idle_connection_is_taken_at_once(broker: Broker) -> None:
-    with POOL.lease(broker.address, SETTINGS):
+    with POOL().lease(broker.address, SETTINGS):
         pass
     attempt = ConnectAttempts(SETTINGS, lambda broker_id: None).to(broker)
     assert attempt.done

@@ -87,8 +87,8 @@ def test_a_task_leaves_shared_connections_and_sessions_behind(shared: bool) -> N
         query = Query(tubemq, "pair", rpc_timeout=10.0, shared_connections=shared)
         query.run()
         assert sorted(row.body for rows in query.rows.values() for row in rows) == [b"a", b"b"]
-        assert (repr(POOL) == "<ConnectionPool idle: {}>") is not shared
-        assert (repr(SESSIONS) == "<ProducerSessions []>") is not shared
+        assert (repr(POOL()) == "<ConnectionPool idle: {}>") is not shared
+        assert (repr(SESSIONS()) == "<ProducerSessions []>") is not shared
         assert farewells.fired == (0 if shared else 1)
         forget_servers()
 
@@ -164,10 +164,10 @@ def test_closing_the_pool_closes_idle_connections(pool: ConnectionPool, peer: Pe
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_use_its_parents_connections(peer: Peer) -> None:
-    first = use(POOL, peer)
+    first = use(POOL(), peer)
     child = os.fork()
     if child == 0:
-        os._exit(0 if repr(POOL) == "<ConnectionPool idle: {}>" else 1)
+        os._exit(0 if repr(POOL()) == "<ConnectionPool idle: {}>" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert use(POOL, peer) is first
-    POOL.close()
+    assert use(POOL(), peer) is first
+    POOL().close()

@@ -30,7 +30,7 @@ SETTINGS = ClientSettings(masters=(), framing=Framing.STANDARD, timings=Timings(
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
-    POOL.close()
+    POOL().close()
 
 
 def call(address: Address, group: str) -> ServerRequest:

@@ -30,7 +30,7 @@ LOOK_UP = 3.0  # seconds that a look-up gets at least
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
+    monkeypatch.setattr(OUTAGES(), "timings", Timings(first_outage_warning=0.0))
 
 
 @pytest.fixture

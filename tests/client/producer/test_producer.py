@@ -411,7 +411,7 @@ def test_a_pause_of_the_caller_does_not_count_for_the_delivery_timeout(cluster: 
 
         def both_have_refused() -> bool:
             producer.send("demo", b"more")
-            return len(SESSIONS.shared(same).health.failures.brokers) == 2
+            return len(SESSIONS().shared(same).health.failures.brokers) == 2
 
         wait_until(both_have_refused)
         for _ in range(3):

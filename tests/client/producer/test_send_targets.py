@@ -214,7 +214,7 @@ def test_a_removed_topic_is_logged_for_the_next_task(
 
     assert says() == []
     cluster.tubemq.delete_topic("other")
-    with SESSIONS.lease(settings(cluster)) as session:
+    with SESSIONS().lease(settings(cluster)) as session:
         session.refresh_once()
     assert len(says()) == 1
 

@@ -165,7 +165,7 @@ def test_producers_of_a_session_share_broker_failures(
         with Producer(same) as producer:
             assert set(by_broker(send_all(producer, 100))) == {2}
     assert fault.fired == met
-    SESSIONS.close()
+    SESSIONS().close()
     with Producer(same) as producer:
         send_all(producer, 30)
     assert fault.fired > met
@@ -317,7 +317,7 @@ def test_a_restarted_broker_is_used_when_no_other_accepts_records(cluster: Embed
         flushing = threading.Thread(target=lambda: stored.update(producer.flush()))
         stored: dict[Partition, int] = {}
         flushing.start()
-        wait_until(lambda: 2 in SESSIONS.shared(same).health.failures.brokers and refusals.fired > 0)
+        wait_until(lambda: 2 in SESSIONS().shared(same).health.failures.brokers and refusals.fired > 0)
         cluster.start_broker(2)
         flushing.join()
         assert by_broker(stored) == {2: 1}
@@ -405,7 +405,7 @@ def test_memory_is_bounded_while_no_broker_answers(
 
 def refresh_metadata(cluster: EmbeddedCluster) -> None:
     """Refresh the metadata, as a heartbeat does."""
-    with SESSIONS.lease(settings(cluster)) as session:
+    with SESSIONS().lease(settings(cluster)) as session:
         session.refresh_once()
 
 
@@ -719,7 +719,7 @@ def one_broker() -> Iterator[EmbeddedCluster]:
 
 def channel_to(cluster: EmbeddedCluster, max_in_flight: int) -> BrokerChannel:
     broker, lease = messages.broker(cluster, 1), ExitStack()
-    connection = lease.enter_context(POOL.lease(broker.address, settings(cluster)))
+    connection = lease.enter_context(POOL().lease(broker.address, settings(cluster)))
     return BrokerChannel(broker, connection, lease, settings(cluster), max_in_flight)
 
 

@@ -159,7 +159,7 @@ def test_a_group_disconnects_before_any_of_it_connects() -> None:
     group = ["a", "b"]
     orders.give("a", 7, ["x"], [])
     orders.give("b", 7, [], ["x"])
-    assert orders.client_ids == {"a", "b"}
+    assert orders.client_ids == ["a", "b"]
     assert orders.next("b", group) is None
     first = orders.next("a", group)
     assert first is not None

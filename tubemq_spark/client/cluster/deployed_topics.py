@@ -9,15 +9,15 @@ after its start (wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
 from tubemq_spark.client.net.pool import POOL
-from tubemq_spark.client.process_caches import close_with_servers
 from tubemq_spark.client.retries import OUTAGES, Deadline, delays
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition, TopicOnBroker
@@ -26,8 +26,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_SHOWN = 3  # brokers of a topic in an error
 
-_answers: dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]] = {}
-close_with_servers(_answers.clear)
+_answers: PerProcess[dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]]] = PerProcess(
+    dict, dict.clear
+)
 
 
 class AwayError(TransportError):
@@ -48,7 +49,7 @@ def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBrok
     tell, for example because consumers need a permission for the topic."""
     retry_for = min(settings.timings.deployed_topic_answer_timeout, settings.retry_for)
     asking = replace(settings, are_proven=True, retry_for=retry_for)
-    session = ConsumerSession(asking, f"spark_look_{random.getrandbits(48):012x}", [topic])
+    session = ConsumerSession(asking, f"spark_look_{system.randomizer.getrandbits(48):012x}", [topic])
     try:
         return {layout.broker_id: layout for layout in session.deployed().values() if layout.topic == topic}
     except ConfigError:  # the group is new and has no other member, so only the topic can be the reason
@@ -119,9 +120,9 @@ def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, bro
                 "brokers, or open the topic for publishing if it is closed, or wait longer with option "
                 "'tubemq.retry.maxElapsedMs'"
             )
-        OUTAGES.failed(_log, what, problem, deadline.left, clock=settings.clock)
+        OUTAGES().failed(_log, what, problem, deadline.left, clock=settings.clock)
         deadline.pause(next(pauses))
-    OUTAGES.worked(_log, what)
+    OUTAGES().worked(_log, what)
 
 
 def _where(session: ProducerSession, brokers: Iterable[int]) -> str:
@@ -139,7 +140,7 @@ def _state(session: ProducerSession, broker_id: int) -> str:
     settings = session.settings
     timeout = min(settings.timings.deployed_topic_answer_timeout, settings.rpc_timeout)
     try:
-        with POOL.lease(broker.address, settings, timeout):
+        with POOL().lease(broker.address, settings, timeout):
             return f"{broker}, which runs"
     except (TransportError, ProtocolError) as error:
         return f"{broker}, which is down ({error})"
@@ -159,7 +160,7 @@ def all_partitions(session: ProducerSession, group: str, topic: str, *, anew: bo
 
 
 def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, anew: bool) -> frozenset[Partition]:
-    answered_at, known = _answers.get((settings, topic), (float("-inf"), frozenset[Partition]()))
+    answered_at, known = _answers().get((settings, topic), (float("-inf"), frozenset[Partition]()))
     if settings.clock.monotonic() - answered_at < settings.timings.topic_partitions_fresh and not anew:
         return known
     asking = settings
@@ -180,11 +181,11 @@ def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, 
             topic,
             error,
         )
-        _answers[settings, topic] = settings.clock.monotonic(), known  # the next batches do not wait for it again
+        _answers()[settings, topic] = settings.clock.monotonic(), known  # the next batches do not wait for it again
         return known
     try:
         found = frozenset(session.cluster.partitions(topic))
     finally:
         session.close()
-    _answers[settings, topic] = settings.clock.monotonic(), found
+    _answers()[settings, topic] = settings.clock.monotonic(), found
     return found

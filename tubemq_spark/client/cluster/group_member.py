@@ -9,14 +9,14 @@ be too old then, and a broker may have moved to another host.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import VisitToken
 from tubemq_spark.errors import TubeMQError
@@ -44,8 +44,7 @@ def _ask(settings: ClientSettings, member: GroupMember) -> ConsumerSession:
         return session
 
 
-@lru_cache(maxsize=100)  # a process uses few at a time
-def planned_token(settings: ClientSettings, member: GroupMember, token: int) -> VisitToken:
+def _planned_token(settings: ClientSettings, member: GroupMember, token: int) -> VisitToken:
     """Return the visit token of a task whose plan has `token`.
 
     If a broker refuses the token, this process joins the group for a new one. All tasks that were planned with the
@@ -54,32 +53,30 @@ def planned_token(settings: ClientSettings, member: GroupMember, token: int) -> 
     return VisitToken(lambda: _ask(settings, member).visit_token, token)
 
 
+planned_token = PerProcess(
+    lambda: lru_cache(maxsize=100)(_planned_token),  # a process uses few at a time
+    lambda cached: cached.cache_clear(),
+)
+
+
 def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker) -> Broker:
     """Return `broker` with the address that the master lists now, or `broker` if the master does not list it or is
     silent. Answers are reused for `Timings.moved_broker_ask_again`.
     """
-    with _lock:  # so that readers that fail together ask the master once
-        asked_at, listed = _listed.get((settings, member), (float("-inf"), {}))
+    listings = _listed()
+    with _lock():  # so that readers that fail together ask the master once
+        asked_at, listed = listings.get((settings, member), (float("-inf"), {}))
         if settings.clock.monotonic() - asked_at > settings.timings.moved_broker_ask_again:
             try:
                 listed = dict(_ask(settings, member).cluster.brokers)
             except TubeMQError as error:
                 _log.info("the master does not tell where brokers are: %s", error)
                 listed = {}
-            _listed[settings, member] = settings.clock.monotonic(), listed
+            listings[settings, member] = settings.clock.monotonic(), listed
     return listed.get(broker.broker_id, broker)
 
 
-_listed: dict[tuple[ClientSettings, GroupMember], tuple[float, dict[int, Broker]]] = {}
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    global _lock
-    planned_token.cache_clear()
-    _listed.clear()
-    _lock = threading.Lock()  # a thread of the parent process may hold the old one at a fork
-
-
-empty_after_fork(_forget)
-close_with_servers(_forget)
+_listed: PerProcess[dict[tuple[ClientSettings, GroupMember], tuple[float, dict[int, Broker]]]] = PerProcess(
+    dict, dict.clear
+)
+_lock = PerProcess(lambda: system.Lock())

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
@@ -20,11 +17,13 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, TopicRegistry
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Deadline, Retries
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
@@ -42,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"  # servers log it and require an IPv4 address; the value changes nothing
 
-_counter = itertools.count(1)
+_counter = PerProcess(lambda: itertools.count(1))
 
 T = TypeVar("T")
 R = TypeVar(
@@ -193,7 +192,7 @@ class MasterClient:
         if self._settings.credentials is None:
             return None
         now_ms = int(self._settings.clock.time() * 1000)
-        return master_certificate(self._settings.credentials, now_ms, random.getrandbits(31))
+        return master_certificate(self._settings.credentials, now_ms, system.randomizer.getrandbits(31))
 
     def close(self, method: Method, message: Message) -> None:
         """Send one unregister request. A master that does not receive it notices by missing heartbeats."""
@@ -217,7 +216,8 @@ def _may_be_master(outcome: Outcome) -> bool:
 
 def new_client_id(role: str, clock: Clock = SYSTEM_CLOCK) -> str:
     """Return a unique client id: `spark_<role>_<pid>_<ms>_<n>_<random>`."""
-    return f"spark_{role}_{os.getpid()}_{int(clock.time() * 1000)}_{next(_counter)}_{random.getrandbits(24):06x}"
+    process, number, random = system.process_id(), next(_counter()), system.randomizer.getrandbits(24)
+    return f"spark_{role}_{process}_{int(clock.time() * 1000)}_{number}_{random:06x}"
 
 
 class MasterSession:
@@ -230,7 +230,7 @@ class MasterSession:
         self.token = VisitToken(self._ask_for_token)
         self._master = MasterClient(settings, self.client_id)
         self._registry = TopicRegistry(settings)
-        self._lock = threading.RLock()  # the heartbeat thread and the session's owner take turns
+        self._lock = system.RLock()  # the heartbeat thread and the session's owner take turns
         self._stop_heartbeat: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -256,7 +256,7 @@ class MasterSession:
     def _start_heartbeat(self, beat: Callable[[], None]) -> None:
         with self._lock:  # two threads may add the first topics at the same time
             if self._stop_heartbeat is None:
-                self._stop_heartbeat = HEARTBEAT.keep(beat, self.settings.timings.heartbeat_period)
+                self._stop_heartbeat = HEARTBEAT().keep(beat, self.settings.timings.heartbeat_period)
 
     def _close(self, method: Method, message: Message) -> None:
         if self._stop_heartbeat is not None:

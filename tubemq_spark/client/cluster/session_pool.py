@@ -7,17 +7,17 @@ Tasks come and go. The metadata of the cluster stays, and is kept fresh.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connect_attempt import ConnectAttempts
-from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.retries import OUTAGES
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.circuit_breaker import FailureStats, breaker_states, partition_breaker_state
@@ -46,7 +46,7 @@ class BrokerHealth:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.failures = NO_FAILURES  # replaced, never changed
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
 
     def broker_failed(self, broker_id: int, kind: str) -> None:
         """Count a failure; `kind` is `lost`, `refused` or `full`. A failure during the backoff is the same one still:
@@ -94,16 +94,12 @@ class ProducerSessions:
     """One session for each set of settings. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self.forget()
+        self._entries: dict[ClientSettings, SharedSession] = {}
+        self._lock = system.Lock()
+        self._stop_watching: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<ProducerSessions {[entry.session for entry in self._entries.values()]}>"
-
-    def forget(self) -> None:
-        """Forget all sessions without closing them."""
-        self._entries: dict[ClientSettings, SharedSession] = {}
-        self._lock = threading.Lock()
-        self._stop_watching: Callable[[], None] | None = None
 
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
@@ -113,7 +109,7 @@ class ProducerSessions:
             if settings not in self._entries:
                 self._entries[settings] = SharedSession(settings)
             if self._stop_watching is None:
-                self._stop_watching = HEARTBEAT.keep(self.close_idle, settings.timings.heartbeat_period)
+                self._stop_watching = HEARTBEAT().keep(self.close_idle, settings.timings.heartbeat_period)
             entry = self._entries[settings]
             entry.users += 1
         try:
@@ -135,16 +131,16 @@ class ProducerSessions:
                 return
             entry.is_asking = True
             entry.users += 1  # so that nobody closes the session meanwhile
-        threading.Thread(target=self._refresh, args=(entry,), daemon=True, name=REFRESH_THREAD).start()
+        system.Thread(target=self._refresh, args=(entry,), daemon=True, name=REFRESH_THREAD).start()
 
     def _refresh(self, entry: SharedSession) -> None:
         clock = entry.session.settings.clock
         try:
             entry.session.refresh_once()
-            OUTAGES.worked(_log, MASTER)
+            OUTAGES().worked(_log, MASTER)
         except TubeMQError as error:
             problem = str(error)
-            OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions: {problem}", clock=clock)
+            OUTAGES().failed(_log, MASTER, lambda: f"the master does not list partitions: {problem}", clock=clock)
         finally:
             entry.asked_at = clock.monotonic()
             entry.is_asking = False
@@ -155,7 +151,7 @@ class ProducerSessions:
         with self._lock:
             entry.users -= 1
             entry.idle_since = settings.clock.monotonic()
-        if not settings.shared_connections:
+        if not settings.shared_connections and SESSIONS() is self:  # a forked child must not close its parent's
             self.close_idle()
 
     def close_idle(self) -> None:
@@ -180,6 +176,4 @@ def _is_idle(entry: SharedSession) -> bool:
     return settings.clock.monotonic() - entry.idle_since >= kept_for
 
 
-SESSIONS = ProducerSessions()  # of this process: Spark's Python workers live across tasks and batches
-empty_after_fork(SESSIONS.forget)  # the child has neither the parent's heartbeats nor its client id
-close_with_servers(SESSIONS.close)
+SESSIONS = PerProcess(ProducerSessions, ProducerSessions.close)  # Spark's Python workers live across tasks and batches

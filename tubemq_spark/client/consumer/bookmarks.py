@@ -34,17 +34,17 @@ before the bookmark. A store that can hold more messages in memory needs a great
 from __future__ import annotations
 
 import logging
-import os
-import random
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims
 from tubemq_spark.client.retries import OUTAGES, RetryBackoff
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.metadata import Partition
@@ -183,7 +183,9 @@ def _register(
     timeout = settings.rpc_timeout
     if within is not None:
         retry_for, timeout = min(retry_for, within), min(timeout, within)
-    backoff = RetryBackoff(retry_for, random.uniform(*settings.timings.bookmark_first_pause), clock=settings.clock)
+    backoff = RetryBackoff(
+        retry_for, system.randomizer.uniform(*settings.timings.bookmark_first_pause), clock=settings.clock
+    )
     holders: dict[_Registration, str] = {}
     found: dict[_Registration, GroupPosition] = {}
     missing = list(wanted)
@@ -199,7 +201,7 @@ def _register(
         problem = problems[missing[0]]
         if within is None:
             say = partial("the bookmarks of {} partitions cannot be read: {}".format, len(unserved), problem)
-            OUTAGES.failed(_log, _OUTAGE, say, backoff.left, clock=settings.clock)
+            OUTAGES().failed(_log, _OUTAGE, say, backoff.left, clock=settings.clock)
         if backoff.pause():
             continue
         if within is not None:
@@ -211,7 +213,7 @@ def _register(
             "and the executors can reach them, and that no other client uses the group",
             unserved=unserved,
         )
-    OUTAGES.worked(_log, _OUTAGE)
+    OUTAGES().worked(_log, _OUTAGE)
     return found
 
 
@@ -235,7 +237,7 @@ def _attempt(
             GroupRequests(session.settings, one.group, session.token),
             broker,
             one.partition,
-            _client_id(os.getpid()),
+            _client_id(),
             one.position,
             one.read_status,
             release_first=holders.pop(one, None),
@@ -256,7 +258,5 @@ def _attempt(
     return positions, problems
 
 
-@lru_cache(maxsize=1)
-def _client_id(_pid: int) -> str:
-    """Return one client id for each process: a claim that a broken connection left must not stop the next attempt."""
-    return new_client_id(_ROLE)
+# One for each process: a claim that a broken connection left must not stop the next attempt.
+_client_id = PerProcess(lambda: new_client_id(_ROLE))

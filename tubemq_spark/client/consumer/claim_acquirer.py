@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from tubemq_spark.client import system
 from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions
 from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
@@ -197,7 +197,7 @@ class ClaimConflict:
         else:
             if self._wait_ends is None:
                 self._wait_ends = Deadline(self._claim_timeout, self._settings.clock)
-                COUNTERS.add(Count.CLAIM_WAITS)
+                COUNTERS().add(Count.CLAIM_WAITS)
             if self._wait_ends.passed:
                 raise self._timeout_error(where, holder, relation)
             self._waits.append(self._wait_ends.left)
@@ -213,7 +213,7 @@ class ClaimConflict:
         """Sleep before the next attempt, if a holder must be waited for. The length is random, so that each of two
         waiting clients gets its turn."""
         if self._waits:
-            seconds = min(next(self._delays) * random.uniform(0.5, 1.0), *self._waits)
+            seconds = min(next(self._delays) * system.randomizer.uniform(0.5, 1.0), *self._waits)
             self._waits = []
             self._settings.clock.sleep(max(seconds, _SHORTEST_PAUSE))
 

@@ -13,13 +13,13 @@ A client that takes a partition from a holder with fetches in flight must let th
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions, unwrap_seek
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
@@ -81,7 +81,7 @@ class DriverClaims:
         self._settings = session.settings
         self._claim_timeout = claim_timeout
         self._claims: dict[Partition, _PartitionClaim] = {}
-        self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread iterates over
+        self._lock = system.Lock()  # of the dictionary, which the heartbeat thread iterates over
         self._stop_heartbeat: Callable[[], None] | None = None
         self._all_checked_at = self._settings.clock.monotonic()
         self._checks = 0  # how often the partitions were checked
@@ -168,7 +168,7 @@ class DriverClaims:
     ) -> TransportError | None:
         """Claim all of `missing` once and remove the acquired ones. Return an error if a later attempt may succeed."""
         if self._stop_heartbeat is None:
-            self._stop_heartbeat = HEARTBEAT.keep(self._send_heartbeats, self._settings.timings.heartbeat_period)
+            self._stop_heartbeat = HEARTBEAT().keep(self._send_heartbeats, self._settings.timings.heartbeat_period)
         requests = self.requests
         targets = [
             ClaimTarget(

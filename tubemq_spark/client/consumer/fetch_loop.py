@@ -134,7 +134,7 @@ class FetchLoop:
                 sought = None
                 if not (is_claim := self._claim.may_claim_by_seek):
                     sought = self._claim.acquire(self._progress.retries, exact.start)
-                with POOL.lease(self._locator.broker.address, self._settings) as connection:
+                with POOL().lease(self._locator.broker.address, self._settings) as connection:
                     self._locator.on_connected()
                     release = self._claim.claim_by_seek() if is_claim else None
                     yield from self._read_over(connection, exact, complete, sought, release)

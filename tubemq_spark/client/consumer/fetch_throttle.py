@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.protocol import flow_rules as flow
 from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, LONGEST_WAIT, SHARE_PERIOD, DataLimit, FlowRule, FlowRules
 
@@ -22,10 +23,12 @@ _MIN_WAIT = 200  # ms after a 452; no rule has less, but a broker whose limit is
 _MEBIBYTE = 1024 * 1024
 
 
-@lru_cache(maxsize=1000)
-def _log_once(level: int, text: str) -> None:
-    """Log each limit once: a query has a new reader for each range."""
+def _log_limit(level: int, text: str) -> None:
     _log.log(level, "[flow-limit] %s", text)
+
+
+# Logs each limit once, because a query has a new reader for each range.
+_log_once = PerProcess(lambda: lru_cache(maxsize=1000)(_log_limit))
 
 
 class FetchThrottle:
@@ -102,7 +105,7 @@ class FetchThrottle:
         if wait_ms > LONGEST_WAIT:
             what += f", with waits of {wait_ms / 1000:.0f} s, of which {LONGEST_WAIT / 1000:.0f} s are obeyed at a time"
             level = logging.WARNING
-        _log_once(level, f"{self._where} is read more slowly, as the cluster demands: {what}, by the {rule}")
+        _log_once()(level, f"{self._where} is read more slowly, as the cluster demands: {what}, by the {rule}")
 
 
 class _DataBudget:

@@ -32,9 +32,9 @@ class LossPolicy:
         if self.fail:
             raise self.error(loss) from None
         _log.warning("[data-loss] %s; reading goes on without them, because option 'failOnDataLoss' is false", loss)
-        COUNTERS.add(Count.LOSSES)
+        COUNTERS().add(Count.LOSSES)
         if loss.offered >= 0:  # else the whole partition is gone
-            COUNTERS.add(Count.LOST_ENTRIES, abs(loss.offered - loss.asked) // INDEX_MSG_UNIT_SIZE)
+            COUNTERS().add(Count.LOST_ENTRIES, abs(loss.offered - loss.asked) // INDEX_MSG_UNIT_SIZE)
 
     def error(self, loss: DataLossError) -> DataLossError:
         return loss.advising(self.advice) if self.advice else loss

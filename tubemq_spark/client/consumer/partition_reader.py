@@ -74,7 +74,7 @@ class PartitionReader:
         the settings' `retry_for`.
         """
         heartbeat_period = self._claim.requests.settings.timings.heartbeat_period
-        stop_heartbeat = HEARTBEAT.keep(self._claim.send_heartbeat, heartbeat_period)
+        stop_heartbeat = HEARTBEAT().keep(self._claim.send_heartbeat, heartbeat_period)
         start, end = self._wanted.start, self._wanted.end
         losses = 0
         try:

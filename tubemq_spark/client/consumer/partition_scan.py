@@ -7,12 +7,12 @@ partition in one group take turns, because each of them waits for the claim. Suc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
@@ -47,7 +47,7 @@ class ScannedMessage(NamedTuple):
 
 def scan_group(base: str) -> str:
     """Return the group in which scans of this process read."""
-    return f"{base}_look_{os.getpid() % _GROUPS}"
+    return f"{base}_look_{system.process_id() % _GROUPS}"
 
 
 def scan_partition(

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from tubemq_spark.client import system
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -29,14 +29,14 @@ class ConnectAttempt:
         self._settings = settings
         self._failed = failed
         self._lease = ExitStack()
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
         self._result: Connection | TransportError | ProtocolError | None = None
         self._waiting = 1  # producers that wait for the result
         self._taken = False
-        if POOL.has_idle(broker.address, settings):
+        if POOL().has_idle(broker.address, settings):
             self._run()
         else:
-            threading.Thread(target=self._run, daemon=True, name=f"tubemq-connect-{broker.broker_id}").start()
+            system.Thread(target=self._run, daemon=True, name=f"tubemq-connect-{broker.broker_id}").start()
 
     def __repr__(self) -> str:
         return f"<ConnectAttempt to {self.broker}: {'running' if self._result is None else self._result!r}>"
@@ -80,7 +80,7 @@ class ConnectAttempt:
         timeout = min(self._settings.timings.background_connect_timeout, self._settings.rpc_timeout)
         result: Connection | TransportError | ProtocolError
         try:
-            result = self._lease.enter_context(POOL.lease(self.broker.address, self._settings, timeout))
+            result = self._lease.enter_context(POOL().lease(self.broker.address, self._settings, timeout))
         except (TransportError, ProtocolError) as error:
             result = error
         except Exception as error:  # the thread must always give a result, because somebody waits for it
@@ -102,7 +102,7 @@ class ConnectAttempts:
         self._settings = settings
         self._unreachable = unreachable
         self._last: dict[Broker, ConnectAttempt] = {}
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
 
     def to(self, broker: Broker) -> ConnectAttempt:
         """Return the attempt that is running, or a new one. The caller must `take` or `close` it."""

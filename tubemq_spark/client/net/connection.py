@@ -8,19 +8,23 @@ A connection belongs to one thread at a time; the pool ensures that. It may have
 from __future__ import annotations
 
 import logging
-import selectors
-import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from google.protobuf.message import Message
 
+from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
-from tubemq_spark.client.net.open_socket import TlsSocket, not_received, open_socket, reason_of
-from tubemq_spark.client.process_caches import close_with_servers
+from tubemq_spark.client.net.open_socket import (
+    Socket,
+    TlsSocket,
+    drop_unsent_bytes,
+    not_received,
+    open_socket,
+    reason_of,
+)
 from tubemq_spark.client.retries import Deadline
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
@@ -31,10 +35,10 @@ from tubemq_spark.protocol.rpc import RpcProtocol
 
 _log = logging.getLogger(__name__)
 
-FRAMINGS: dict[Address, Framing] = {}
-"""The framing that each server speaks, as far as this process knows."""
-
-close_with_servers(FRAMINGS.clear)  # the next server at an address may speak the other framing
+FRAMINGS: PerProcess[dict[Address, Framing]] = PerProcess(dict, dict.clear)
+"""The framing that each server speaks, as far as this process knows. It is forgotten with the servers, because the next
+one at an address may speak the other framing.
+"""
 
 # A method that no server knows. The server answers with an exception at once and changes nothing.
 _PROBE = Request(ServiceType.MASTER, 0, 10_000, b"")
@@ -43,9 +47,6 @@ _PROBE_POLL = 0.02  # seconds
 _MIN_RATE = 16 * 1024  # bytes a second; the request timeout applies to a peer that sends less
 _READ_SIZE = 1 << 18
 _WRITE_SIZE = 1 << 18
-_DROP_UNSENT = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds
-# epoll would need a descriptor and three more system calls.
-_SelectorForOneWait: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _TLS_ALERT = b"\x15\x03"  # the first bytes of the record in which a TLS server reports an error
 
 
@@ -54,7 +55,7 @@ class SocketStream:
     fails.
     """
 
-    def __init__(self, opened: socket.socket) -> None:
+    def __init__(self, opened: Socket) -> None:
         self.socket = opened
         self.received = 0  # bytes
         self.queued = 0  # bytes ever queued, sent or not
@@ -64,8 +65,8 @@ class SocketStream:
         self.last_bytes = memoryview(bytearray(_READ_SIZE))  # of the last read, with unspecified bytes behind them
         # A shorter read has emptied a plain socket. TLS returns its records one by one, and they are short.
         self._full_read = 0 if self.is_tls else _READ_SIZE
-        self._selector = selectors.DefaultSelector()
-        self._events = selectors.EVENT_READ
+        self._selector = system.Selector()
+        self._events = system.EVENT_READ
         self._selector.register(opened, self._events)
 
     @property
@@ -79,7 +80,7 @@ class SocketStream:
     @property
     def wanted_events(self) -> int:
         """The events that `exchange` waits for."""
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._to_write else 0)
+        return system.EVENT_READ | (system.EVENT_WRITE if self._to_write else 0)
 
     @property
     def delivered(self) -> int:
@@ -103,7 +104,7 @@ class SocketStream:
         if events != self._events:
             self._selector.modify(self.socket, events)
             self._events = events
-        if any(mask & selectors.EVENT_READ for _, mask in self._selector.select(wait)):
+        if any(mask & system.EVENT_READ for _, mask in self._selector.select(wait)):
             self._read(receive)
 
     def is_quiet(self) -> bool:
@@ -114,8 +115,7 @@ class SocketStream:
         """Close the socket. With `drop_unsent`, the system does not deliver what the peer has not got yet."""
         self._selector.close()
         if drop_unsent:
-            with suppress(OSError):
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_UNSENT)
+            drop_unsent_bytes(self.socket)
         self.socket.close()
         self._to_write.clear()
 
@@ -261,7 +261,7 @@ class Connection:
             now = self._clock.monotonic()
             if serial_no not in self._replies and now >= self._give_up_at(deadline, started, received):
                 self.close()
-                FRAMINGS.pop(self.address, None)  # the server may have been replaced by another release
+                FRAMINGS().pop(self.address, None)  # the server may have been replaced by another release
                 raise TransportError(
                     f"{self.address} did not answer in time. Check its port and option 'tubemq.rpc.framing' "
                     f"({self.framing.value} was used), and that the server does not hang",
@@ -344,7 +344,7 @@ def connect(
     other one too, over a second connection. Raises as `Connection` does, and `TransportError` if neither framing is
     answered within `timeout` seconds.
     """
-    known = framing or FRAMINGS.get(address)
+    known = framing or FRAMINGS().get(address)
     if known is not None:
         return Connection(address, known, timeout, tls, timings, clock)
     deadline = Deadline(timeout, clock)
@@ -371,7 +371,7 @@ def connect(
             f"({'8715, 8123' if tls is None else '8716, 8124'} by default)",
             is_silence=True,
         )
-    FRAMINGS[address] = found.framing
+    FRAMINGS()[address] = found.framing
     _log.debug("%s speaks the %s framing", address, found.framing.value)
     return found
 
@@ -388,7 +388,7 @@ def _first_answered(probes: dict[Connection, int], deadline: Deadline) -> Connec
 
 def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
     """Wait up to `seconds` until one of `connections` can read, or can write what is queued; `flush` does either."""
-    with _SelectorForOneWait() as selector:
+    with system.SelectorForOneWait() as selector:
         for connection in connections:
             selector.register(connection._stream.socket, connection._stream.wanted_events)
         selector.select(seconds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +26,9 @@ if sys.platform != "win32":
     import fcntl
     import termios
 
+Socket = socket.socket
+
+_DROP_UNSENT = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds
 _CHECK_PORT = "Check that it is the TLS port: masters listen on 8716 and brokers on 8124 by default"
 
 # OpenSSL's X509_V_ERR_… (include/openssl/x509_vfy.h).
@@ -54,7 +58,7 @@ _NOTHING_IN_COMMON = (
 _OF_OWN_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "DECRYPT_ERROR")
 
 
-def open_socket(address: Address, seconds: float, tls: TlsSettings | None, timings: Timings) -> socket.socket:
+def open_socket(address: Address, seconds: float, tls: TlsSettings | None, timings: Timings) -> Socket:
     """Return a connected, non-blocking socket.
 
     Raise `TransportError` if nobody answers at `address` within `seconds`, `ProtocolError` if the server that answers
@@ -211,7 +215,13 @@ class TlsSocket(ssl.SSLSocket):
         super().close()
 
 
-def not_received(opened: socket.socket) -> int:
+def drop_unsent_bytes(opened: Socket) -> None:
+    """Let the system drop what the peer has not got yet when the socket is closed."""
+    with suppress(OSError):
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_UNSENT)
+
+
+def not_received(opened: Socket) -> int:
     """Return how many bytes the system has taken and the peer's host has not received, by its TCP."""
     if sys.platform == "win32":
         return 0

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tubemq_spark.client import system
 from tubemq_spark.client.net.connection import Connection, connect
-from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.protocol.constants import Framing
@@ -22,16 +22,12 @@ class ConnectionPool:
     """The idle connections of this process, by address. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self.forget()
+        self._idle: list[tuple[Key, Connection]] = []  # those used last at the end
+        self._lock = system.Lock()
 
     def __repr__(self) -> str:
         with self._lock:
             return f"<ConnectionPool idle: {dict(Counter(str(address) for (address, *_), _ in self._idle))}>"
-
-    def forget(self) -> None:
-        """Drop all connections without closing them."""
-        self._idle: list[tuple[Key, Connection]] = []  # those used last at the end
-        self._lock = threading.Lock()
 
     @contextmanager
     def lease(self, address: Address, settings: ClientSettings, timeout: float | None = None) -> Iterator[Connection]:
@@ -96,8 +92,5 @@ class ConnectionPool:
         return chosen
 
 
-POOL = ConnectionPool()
+POOL = PerProcess(ConnectionPool, ConnectionPool.close)
 """The pool of this process: Spark's Python workers live across tasks and batches."""
-
-empty_after_fork(POOL.forget)  # a child must not write to its parent's sockets
-close_with_servers(POOL.close)

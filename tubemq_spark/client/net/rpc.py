@@ -120,7 +120,7 @@ def _send_once(settings: ClientSettings, requests: Sequence[ServerRequest], time
         # Connect to all servers first: connecting to one must not use up the timeouts of requests to others.
         for address in dict.fromkeys(request.address for request in requests):
             try:
-                connections[address] = leases.enter_context(POOL.lease(address, settings, seconds))
+                connections[address] = leases.enter_context(POOL().lease(address, settings, seconds))
             except (TransportError, ProtocolError) as error:
                 broken[address] = error
         for request in requests:

@@ -189,9 +189,9 @@ class FailureHandler:
             concerned = record.partition
             self._partitioner.partition_failed(record.partition)
             if cause is FailureCause.PARTITION_CLOSED:
-                SESSIONS.refresh_later(self._session.settings)  # it may be closed for good
+                SESSIONS().refresh_later(self._session.settings)  # it may be closed for good
         text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"
-        OUTAGES.failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since)
+        OUTAGES().failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since)
 
     def unreachable(
         self, broker: Broker, error: TransportError | ProtocolError, waiting: Sequence[tuple[PendingRecord, Partition]]
@@ -203,12 +203,12 @@ class FailureHandler:
             self.timeout.watch(record)
         fate = "wait for it" if waiting else "go to other brokers meanwhile"
         text = f"{broker} cannot be reached, and {self._errors.records} {fate}: {error}"
-        OUTAGES.failed(_log, broker, lambda: text, self.timeout.left if waiting else None)
+        OUTAGES().failed(_log, broker, lambda: text, self.timeout.left if waiting else None)
 
     def stored(self, record: PendingRecord) -> None:
         """Note that a record is stored that had failed."""
         self.timeout.forget(record)
-        OUTAGES.worked(_log, record.partition)
+        OUTAGES().worked(_log, record.partition)
 
     def check_timeout(self) -> None:
         """Raise if a record has failed for too long."""

@@ -9,10 +9,10 @@ that broker or partition is over.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 
+from tubemq_spark.client import system
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, BrokerHealth
@@ -106,7 +106,8 @@ class Partitioner:
         self._session = session
         self._cluster = session.cluster
         self._lookup = lookup
-        self._turn = random.randrange(1 << 30)  # else all tasks, which may be short, begin at the same partition
+        # Else all tasks, which may be short, begin at the same partition.
+        self._turn = system.randomizer.randrange(1 << 30)
         self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}

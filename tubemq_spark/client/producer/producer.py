@@ -71,8 +71,8 @@ class Producer:
         `max_bytes`, each with `send_queue.OVERHEAD`, except the last one. Errors call a record
         `row <number> <rows_of>`. `on_stored` is called for each record that is stored."""
         self._leases = ExitStack()
-        self._session = self._leases.enter_context(SESSIONS.lease(settings))
-        shared = SESSIONS.shared(settings)
+        self._session = self._leases.enter_context(SESSIONS().lease(settings))
+        shared = SESSIONS().shared(settings)
         self._queue = SendQueue(max_bytes)
         self._partitioner = Partitioner(self._session, shared.health, lookup)
         self._targets = SendTargets(self._session)
@@ -365,7 +365,7 @@ class Producer:
                         refusal = refusal or error
                     failed.append(record)
             if is_acknowledged:
-                OUTAGES.worked(_log, channel.broker)
+                OUTAGES().worked(_log, channel.broker)
             if channel.is_broken and self._unresolved is not None:
                 self._unresolved.forget_offsets(channel.broker.broker_id)
         if refusal is not None:  # after all acknowledged records were counted

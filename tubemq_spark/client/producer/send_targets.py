@@ -55,10 +55,10 @@ class SendTargets(dict[Partition, bytes]):
                 self._session.refresh_once()
             except (TransportError, ServerError) as error:
                 problem = str(error)
-                OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions and token: {problem}")
+                OUTAGES().failed(_log, MASTER, lambda: f"the master does not list partitions and token: {problem}")
                 self._is_refreshed = False
             else:
-                OUTAGES.worked(_log, MASTER)
+                OUTAGES().worked(_log, MASTER)
                 self._is_refreshed = True
             self._refreshed_at = self._now()
         return self._is_refreshed

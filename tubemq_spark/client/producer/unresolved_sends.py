@@ -123,7 +123,7 @@ class UnresolvedSends:
         except TransportError as error:
             self._postpone(partition.broker_id, error, left)
             return [], []
-        OUTAGES.worked(_log, f"the look-up of messages on broker {partition.broker_id}")
+        OUTAGES().worked(_log, f"the look-up of messages on broker {partition.broker_id}")
         del self._unresolved[partition]
         return (
             [(record, stored[record.record_id]) for record in records if record.record_id in stored],
@@ -135,7 +135,7 @@ class UnresolvedSends:
         waiting = [one for partition, one in self._unresolved.items() if partition.broker_id == broker_id]
         count = sum(len(unresolved.records) for unresolved in waiting)
         text = f"whether {count} messages are stored on broker {broker_id} is not known: {error}"
-        OUTAGES.failed(_log, f"the look-up of messages on broker {broker_id}", lambda: text, left)
+        OUTAGES().failed(_log, f"the look-up of messages on broker {broker_id}", lambda: text, left)
         for unresolved in waiting:
             unresolved.due, unresolved.pinged = self._settled_at(), False
             for record in unresolved.records:

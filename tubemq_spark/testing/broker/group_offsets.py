@@ -51,6 +51,7 @@ class GroupOffsets:
 
     def __init__(self, config: ServerConfig, clock: Clock) -> None:
         self._config = config
+        self._has_file = config.release is Release.V2_5
         self._clock = clock
         self._records: dict[Key, _Record] = {}
         self._in_flight: dict[Key, int] = {}
@@ -143,9 +144,9 @@ class GroupOffsets:
         record = self._records.get(key) or self._table.get(key)
         return None if record is None else record.confirmed
 
-    def recorded(self) -> set[Key]:
+    def recorded(self) -> list[Key]:
         """Return the partitions of all groups that have a record."""
-        return self._records.keys() | self._table.keys()
+        return list({**self._records, **self._table})
 
     def in_flight(self, key: Key) -> int:
         """Return how many bytes of the index were read and not confirmed."""
@@ -169,14 +170,13 @@ class GroupOffsets:
 
         Release 1.2 keeps positions in ZooKeeper only and never expires them; 2.5 has a file as well.
         """
-        has_file = self._config.release is Release.V2_5
         if self._table_due.is_due():
             self._write_table()
-            if not has_file:
+            if not self._has_file:
                 self._durable = dict(self._table)
-        if has_file and self._file_due.is_due():
+        if self._has_file and self._file_due.is_due():
             self._durable = dict(self._table)
-        if has_file and self._expiry_due.is_due():
+        if self._has_file and self._expiry_due.is_due():
             self._expire()
 
     def stop(self) -> None:
@@ -188,6 +188,12 @@ class GroupOffsets:
                 self.commit(key, True)
         self._write_table()
         self._durable = dict(self._table)
+
+    def lose_file(self) -> None:
+        """Restart without the file; release 1.2 has none, and finds its positions in ZooKeeper."""
+        if self._has_file:
+            self._durable = {}
+        self.restart()
 
     def restart(self) -> None:
         """Start with the positions that were written."""

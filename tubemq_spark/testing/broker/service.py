@@ -79,6 +79,11 @@ class BrokerService:
         self.offsets.restart()
         self._message_ids.restart()
 
+    def lose_disk(self) -> None:
+        """Lose all files of a broker that does not run."""
+        self.stores.clear()
+        self.offsets.lose_file()
+
     def stop(self) -> None:
         """Stop in order: lose nothing, and confirm what readers have in flight."""
         self.stores.flush()

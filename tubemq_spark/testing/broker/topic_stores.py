@@ -44,6 +44,10 @@ class TopicStores:
         for key in [key for key in self._stores if key[0] == topic]:
             del self._stores[key]
 
+    def clear(self) -> None:
+        """Delete the files of all topics."""
+        self._stores.clear()
+
     def crash(self) -> None:
         for store in self._stores.values():
             store.crash()

@@ -149,9 +149,9 @@ class Orders:
         self._connects: dict[str, deque[Order]] = {}
 
     @property
-    def client_ids(self) -> set[str]:
+    def client_ids(self) -> list[str]:
         """The clients with orders."""
-        return {*self._disconnects, *self._connects}
+        return list({**self._disconnects, **self._connects})
 
     def give(self, client_id: str, rebalance_id: int, removed: list[str], added: list[str]) -> None:
         if removed:

@@ -7,7 +7,7 @@ wire: TMaster, DefaultLoadBalancer, ConsumerEventManager.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
@@ -171,9 +171,9 @@ class ServerBalance:
         group = self._groups.group_of(client_id)
         return [] if group is None else list(group.members)
 
-    def _busy_groups(self) -> set[str]:
+    def _busy_groups(self) -> Collection[str]:
         """Return the groups with orders that are not done; after too many rebalances the orders are dropped."""
-        busy = set()
+        busy: dict[str, None] = {}
         for client_id in hash_order(self._groups.orders.client_ids):
             group = self._groups.group_of(client_id)
             if group is None or not self._groups.is_alive(group.name, client_id):
@@ -181,7 +181,7 @@ class ServerBalance:
             if self._delays.get(group.name, 0) >= _MAX_DELAYS:
                 self._groups.orders.drop(client_id)
             else:
-                busy.add(group.name)
+                busy[group.name] = None
         self._delays = {name: self._delays.get(name, 0) + 1 for name in busy}
         return busy
 

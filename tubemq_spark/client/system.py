@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What client, source and sink ask the operating system for: threads, locks, waits for sockets, random numbers, names.
+
+Besides it, only `clock` asks for the time, and `net.open_socket` for sockets. Callers name the module, as in
+`system.Lock()`, so that a simulated world can take the system's place.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import selectors
+import threading
+from uuid import UUID
+
+Thread = threading.Thread
+Lock = threading.Lock
+RLock = threading.RLock
+Condition = threading.Condition
+
+EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+Selector: type[selectors.BaseSelector] = selectors.DefaultSelector
+# epoll would need a descriptor and three more system calls.
+SelectorForOneWait: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+random_bytes = os.urandom
+randomizer: random.Random = random.SystemRandom()  # has no state that a forked child could share with its parent
+
+process_id = os.getpid
+host_name = platform.node
+
+
+def token_hex(size: int) -> str:
+    """Return `size` random bytes, as twice as many digits."""
+    return random_bytes(size).hex()
+
+
+def new_uuid() -> UUID:
+    """Return a random UUID."""
+    return UUID(bytes=random_bytes(16), version=4)
