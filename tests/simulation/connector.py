@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector's own code in the model of Spark: its source, its sink, batch reads and batch writes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from tests.simulation.machine import Replacement
+from tests.simulation.spark import Application, StreamQuery, TaskContext
+from tests.simulation.world import Killed, the_world
+from tests.without_spark.sink import Cells, batches, schema
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.errors import DataLossError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.source.stream import TubeMQStreamReader
+
+Raw = Mapping[str, str]
+
+
+class Row(NamedTuple):
+    partition: Partition
+    offset: int | None
+    message_id: int
+    body: bytes
+
+
+class Reader(TubeMQStreamReader):
+    """Its process gets SIGTERM from `StreamQuery`, and this OS process does not."""
+
+    def _stop_on_termination(self) -> None:
+        pass
+
+
+@lru_cache(maxsize=256)
+def _schema(options: tuple[tuple[str, str], ...]) -> StructType:
+    return TubeMQDataSource(dict(options)).schema()
+
+
+def schema_of(raw: Raw) -> StructType:
+    return _schema(tuple(sorted(raw.items())))
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    names = ("topic", "broker_id", "partition", "offset", "message_id", "value")
+    for topic, broker_id, partition, *row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+        yield Row(Partition(broker_id, topic, partition), *row)
+
+
+def read_task(what: str, pickled: bytes) -> list[Row]:
+    """Read what an input partition has, in a worker."""
+    world = the_world()
+    assert world.running is not None
+    process = world.running.process
+    rows: list[Row] = []
+    generator = pickle.loads(pickled).read()
+    process.state = "reads"
+    for batch in generator:
+        rows += rows_of(batch)
+        process.state = "has rows that it gave to Spark"
+        if pause := world.decide(f"slow {what}", world.unrest.slow_task, lambda r: r.random() ** 3):
+            world.sleep(10 * pause)
+        process.state = "reads"
+    return rows
+
+
+class TubeMQSource:
+    """The connector's source in a process of its own, which lives as long as the run."""
+
+    def __init__(self, raw: Raw, scans: int = 1) -> None:
+        self._raw, self._scans = raw, scans
+
+    def begin(self, query: StreamQuery) -> None:
+        self._query = query
+        self._process = query.app.python("reader")
+        self._reader: Any = self._call(lambda: Reader(self._raw, schema_of(self._raw)))
+        self._limit = self._call(self._reader.getDefaultReadLimit)
+        if query.available_now:
+            self._call(self._reader.prepareForTriggerAvailableNow)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        self._process.state = f"is asked for {getattr(function, '__name__', 'a reader')}"
+        value = self._process.start("call", function, *args).result()
+        self._query.check()
+        self._process.state = "waits for Spark"
+        return value
+
+    def initial(self) -> str:
+        return json.dumps(self._call(self._reader.initialOffset))
+
+    def latest(self, start: str) -> str:
+        end = self._call(self._reader.latestOffset, json.loads(start), self._limit)
+        return json.dumps(end)
+
+    def commit(self, end: str) -> None:
+        self._call(self._reader.commit, json.loads(end))
+
+    def plan(self, start: str, end: str) -> Sequence[Sequence[Callable[[], Any]]]:
+        found = []
+        for _ in range(self._scans):
+            tasks = self._call(self._reader.partitions, json.loads(start), json.loads(end))
+            found.append([partial(read_task, "read", pickle.dumps(task)) for task in tasks])
+        return found
+
+    def interrupt(self) -> None:
+        if hasattr(self, "_process"):
+            self._process.interrupt()
+
+    def stop(self) -> None:
+        if not hasattr(self, "_reader"):
+            if hasattr(self, "_process"):
+                self._process.kill()
+            return
+        self._process.state = "stops"
+        self._process.start("stop", self._reader.stop).wait(20.0)
+        self._process.kill()
+
+
+class LimitedSource(TubeMQSource):
+    """As `TubeMQSource`, for `Trigger.Once`, which asks for all that is there."""
+
+    def latest(self, start: str) -> str:
+        return json.dumps(self._call(self._reader.latestOffset, json.loads(start), ReadAllAvailable()))
+
+
+class NumberSource:
+    """Rows that a function of batch and task makes, always the same ones."""
+
+    def __init__(self, make: Callable[[int], Sequence[Sequence[Cells]]], batches: int) -> None:
+        self._make, self._batches = make, batches
+
+    def begin(self, query: StreamQuery) -> None:
+        pass
+
+    def initial(self) -> str:
+        return "0"
+
+    def latest(self, start: str) -> str:
+        return str(min(self._batches, int(start) + 1))
+
+    def commit(self, end: str) -> None:
+        pass
+
+    def plan(self, start: str, end: str) -> Sequence[Sequence[Callable[[], Any]]]:
+        return [[partial(list, rows) for rows in self._make(int(start))]]
+
+    def interrupt(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class FileSink:
+    """A sink that keeps each micro-batch once, by its number, as Parquet files do."""
+
+    def __init__(self, written: Callable[[StreamQuery, int, list[list[Row]]], None]) -> None:
+        """`written` gets the rows of each scan of a micro-batch, before the micro-batch is committed."""
+        self._written = written
+
+    def begin(self, query: StreamQuery) -> None:
+        self._query = query
+
+    def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
+        query = self._query
+        functions = [function for scan in scans for function in scan]
+        parts = query.app.run_stage("read", functions, query.properties, query.check)
+        rows, first = [], 0
+        for scan in scans:
+            rows.append([row for part in parts[first : first + len(scan)] for row in part])
+            first += len(scan)
+        query.state = "writes the files of a batch"
+        query.world.sleep(0.02)
+        self._written(query, batch, rows)
+
+
+class TubeMQSink:
+    """The connector's sink. `cells` makes the cells of a row of the source."""
+
+    def __init__(
+        self,
+        raw: Raw,
+        columns: Sequence[str],
+        committed: Callable[[StreamQuery, int, list[list[Cells]], list[Written]], None],
+        cells: Callable[[Any], Cells] = lambda row: row,
+        started: Callable[[StreamQuery, int, int, TaskContext, Sequence[Cells]], None] = lambda *_: None,
+    ) -> None:
+        """`committed` gets the rows and the messages of the tasks of each committed batch."""
+        self._raw = raw
+        self._columns = schema([dict.fromkeys(columns)])
+        self._committed, self._cells, self._started = committed, cells, started
+
+    def begin(self, query: StreamQuery) -> None:
+        self._query = query
+
+    def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
+        query, app = self._query, self._query.app
+        query.state = "plans a write"
+        writer = app.call("write planner", self._plan)
+        query.check()
+        query.state = "runs tasks"
+        functions = [partial(self._write, writer, batch, number, make) for number, make in enumerate(scans[0])]
+        parts = app.run_stage("write", functions, query.properties, query.check)
+        query.state = "commits the writes"
+        written = [message for _, message in parts]
+        app.call("write committer", self._commit, written, batch)
+        query.check()
+        self._committed(query, batch, [cells for cells, _ in parts], written)
+
+    def _plan(self) -> bytes:
+        return pickle.dumps(TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False))
+
+    def _write(
+        self, writer: bytes, batch: int, number: int, make: Callable[[], Sequence[Any]]
+    ) -> tuple[list[Cells], Written]:
+        world = the_world()
+        assert world.running is not None
+        rows = [self._cells(row) for row in make()]
+        self._started(self._query, batch, number, world.running.context, rows)
+        world.running.process.state = "writes"
+        return rows, pickle.loads(pickle.dumps(pickle.loads(writer).write(self._feed(rows))))
+
+    def _feed(self, rows: Sequence[Cells]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as Spark does: a row may take long to be made."""
+        world = the_world()
+        for batch in batches(rows, self._columns, 3):
+            if pause := world.decide("slow write", world.unrest.slow_task, lambda r: r.random() ** 3):
+                world.sleep(10 * pause)
+            yield batch
+
+    def _commit(self, written: list[Written], batch: int) -> None:
+        TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False).commit(written, batch)
+
+
+def batch_read(app: Application, raw: Raw, scans: int = 1) -> list[list[Row]]:
+    """Plan a batch read and run it `scans` times, as several actions on one DataFrame. To be called in an actor of the
+    application's driver."""
+
+    def plan() -> list[bytes]:
+        reader = TubeMQDataSource(dict(raw)).reader(schema_of(raw))
+        return [pickle.dumps(task) for task in reader.partitions()]
+
+    planned = app.call("read planner", plan)
+    found = []
+    for _ in range(scans):
+        parts = app.run_stage("read a batch", [partial(read_task, "read", one) for one in planned])
+        found.append([row for part in parts for row in part])
+    return found
+
+
+def replacements() -> list[Replacement]:
+    """Return what lets the connector see the model's task contexts and folders, and the model see reported losses."""
+    from tubemq_spark.client.consumer.loss_policy import LossPolicy
+    from tubemq_spark.sink import task_attempts
+    from tubemq_spark.source import input_partition
+
+    report = LossPolicy.report
+
+    def recording_report(self: LossPolicy, loss: DataLossError) -> None:
+        report(self, loss)
+        world = the_world()
+        if world.running is not None:
+            world.reported(world.running.process, loss)
+
+    return [
+        (LossPolicy, "report", recording_report),
+        (input_partition, "TaskContext", TaskContext),
+        (task_attempts, "TaskContext", TaskContext),
+        (task_attempts, "_note_file", NoteFile),
+    ]
+
+
+class NoteFile:
+    """A file in the driver's local folder: in memory, one for each host and group."""
+
+    def __init__(self, group: str, part: str = "") -> None:
+        world = the_world()
+        if world.running is None:
+            raise Killed
+        self._key = world.running.process.host, group, part
+
+    def read_bytes(self) -> bytes:
+        content = the_world().files.get(self._key)
+        if content is None:
+            raise FileNotFoundError(2, "No such file")
+        return content.encode()
+
+    def write_text(self, content: str, encoding: str) -> None:
+        the_world().files[self._key] = content
+
+    def with_suffix(self, suffix: str) -> NoteFile:
+        return NoteFile(self._key[1], suffix)
+
+    def replace(self, other: NoteFile) -> None:
+        files = the_world().files
+        files[other._key] = files.pop(self._key)

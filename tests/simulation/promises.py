@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The invariants: what must hold in every schedule, always. Each sentence of docs/delivery.md names one of them.
+
+An invariant is a method that raises `BrokenError` with its name. `Promises` calls them when something happens that
+could break them: a batch is written, a server executes a request, a query ends, the world has come to rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.connector import Row
+from tests.simulation.servers import CRASH, DELETED, RETENTION, Message, StoreKey
+from tubemq_spark.errors import DataLossError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import StreamOffset
+
+if TYPE_CHECKING:
+    from tests.simulation.reading import ReadingSchedule
+    from tests.simulation.spark import Checkpoint, StreamQuery
+
+UNIT = 28
+
+
+class BrokenError(AssertionError):
+    """A schedule broke a promise. `invariant` names it."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+class Report:
+    """A loss that the connector reported, by an error or by a line in the log."""
+
+    def __init__(self, loss: DataLossError, at: float) -> None:
+        self.partition = Partition(loss.broker_id, loss.topic, loss.partition)
+        self.first, self.end = sorted((loss.asked, loss.offered))
+        self.whole = loss.offered < 0  # the partition is gone
+        self.text, self.at = str(loss), at
+
+    def covers(self, message: Message) -> bool:
+        return message.partition == self.partition and (self.whole or self.first <= message.position < self.end)
+
+
+class Reading:
+    """The rows of one streaming query, and the invariants about them."""
+
+    def __init__(self, schedule: ReadingSchedule, checkpoint: Checkpoint) -> None:
+        self.schedule, self.checkpoint = schedule, checkpoint
+        self.batches: dict[int, list[Row]] = {}
+        self.reports: list[Report] = []
+        self._delivered: dict[int, tuple[int, Message]] = {}  # by id of the message of the truth
+        self._losses_at: dict[int, int] = {}  # how many losses there were when a batch was written
+        self._starts: dict[Partition, int] = {}
+        self._starts_of = 0
+        self._parsed: dict[str, StreamOffset] = {}
+        self._indexes: dict[StoreKey, tuple[int, dict[tuple[int, bytes], Message]]] = {}
+
+    # -- what a query has done -----------------------------------------------------------------------------------
+
+    def written(self, query: StreamQuery, batch: int, scans: Sequence[Sequence[Row]]) -> None:
+        """The files of a micro-batch were written; Spark commits it next, unless somebody kills it."""
+        losses = len(self.schedule.truth.losses)
+        rows = list(scans[0])
+        for other in scans[1:]:
+            if sorted(other) != sorted(rows) and losses == self.schedule.losses_before_stage:
+                raise BrokenError("scans_equal", f"two scans of batch {batch} gave {len(rows)} and {len(other)} rows")
+        before = self.batches.get(batch)
+        if before is not None and self._losses_at[batch] == losses and not _alike(before, rows):
+            raise BrokenError(
+                "repeated_batch_equal", f"batch {batch} had {_bodies(before)} first, and {_bodies(rows)} later"
+            )
+        self.batches[batch] = rows
+        self._losses_at[batch] = losses
+        self._check_batch(batch, rows)
+
+    def reported(self, loss: DataLossError) -> None:
+        self.reports.append(Report(loss, self.schedule.world.now))
+        self.loss_has_range(self.reports[-1])
+
+    @property
+    def ends(self) -> Mapping[Partition, int]:
+        """Where the last committed batch ends."""
+        return self._positions(self.checkpoint.committed - 1)
+
+    @property
+    def logged(self) -> Mapping[Partition, int]:
+        """Where the last batch in the offset log ends."""
+        return self._positions(len(self.checkpoint.offsets) - 1)
+
+    @property
+    def starts(self) -> dict[Partition, int]:
+        """Where the query began to read each partition."""
+        offsets = self.checkpoint.offsets
+        for number in range(self._starts_of, len(offsets)):
+            offset = self._offset(number)
+            for partition, position in {**offset.positions, **(offset.initial or {})}.items():
+                self._starts.setdefault(partition, position)
+        self._starts_of = len(offsets)
+        return self._starts
+
+    def _positions(self, number: int) -> Mapping[Partition, int]:
+        return self._offset(number).positions if 0 <= number < len(self.checkpoint.offsets) else {}
+
+    def _offset(self, number: int) -> StreamOffset:
+        text = self.checkpoint.offsets[number]
+        if text not in self._parsed:
+            self._parsed[text] = StreamOffset.from_json(text)
+        return self._parsed[text]
+
+    # -- invariants ----------------------------------------------------------------------------------------------
+
+    def _check_batch(self, batch: int, rows: Sequence[Row]) -> None:
+        last: dict[Partition, int] = {}
+        begin = self._positions(batch - 1)
+        end = self._positions(batch)
+        for row in rows:
+            message = self._message(row)
+            if message is None:
+                raise BrokenError("rows_exact", f"batch {batch} has {row.body!r}, which was never stored")
+            number, _ = self._delivered.setdefault(id(message), (batch, message))
+            if number != batch:
+                raise BrokenError("rows_exact", f"{message} is in batch {number} and in batch {batch}")
+            if row.offset is not None and row.offset != message.position:
+                raise BrokenError("offset_true", f"{message} has offset {row.offset}")
+            if not begin.get(row.partition, 0) <= message.position < end.get(row.partition, 0):
+                raise BrokenError("rows_exact", f"{message} is in batch {batch}, whose range does not have it")
+            if message.position < last.get(row.partition, -1):
+                raise BrokenError("rows_exact", f"{message} comes out of order in batch {batch}")
+            if message.position == last.get(row.partition):
+                raise BrokenError("rows_exact", f"{message} is twice in batch {batch}")
+            last[row.partition] = message.position
+
+    def rows_exact(self) -> None:
+        """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
+        starts, ends = self.starts, self.ends
+        given = {key for key, (batch, _) in self._delivered.items() if batch < self.checkpoint.committed}
+        for partition, start in starts.items():
+            end = ends.get(partition)
+            for message in self.schedule.truth.of(partition):
+                if id(message) in given or message.position < start:
+                    continue
+                if message.lost is None:
+                    if end is not None and message.position < end and not self._is_reported(message):
+                        raise BrokenError("rows_exact", f"{message} is missing; the query is at {end}")
+                elif self._must_be_reported(message, end) and not self._is_reported(message):
+                    raise BrokenError("loss_reported", f"{message} is missing, and its loss was not reported")
+
+    def _is_reported(self, message: Message) -> bool:
+        return any(report.covers(message) for report in self.reports)
+
+    def _must_be_reported(self, message: Message, end: int | None) -> bool:
+        if message.lost in (CRASH, DELETED):  # it may never have been part of a plan
+            planned = self.schedule.logged_at(self, message.lost_at).get(message.partition, 0)
+            return message.position < planned
+        return end is not None and message.position < end and message.lost == RETENTION
+
+    def loss_has_range(self, report: Report) -> None:
+        """A reported range is one that the servers lost."""
+        losses = [loss for loss in self.schedule.truth.losses if loss.store == report.partition.store]
+        if report.whole or (losses and self.schedule.is_lenient_about_ranges):
+            if not losses and not self.schedule.removed(report.partition):
+                raise BrokenError("loss_has_range", f"nothing is lost of {report.partition}: {report.text}")
+            return
+        first = report.first
+        for loss in sorted(losses, key=lambda loss: loss.first):
+            if loss.first <= first < loss.end:
+                first = loss.end
+        if first < report.end:
+            raise BrokenError("loss_has_range", f"[{report.first}, {report.end}) was not lost: {report.text}")
+
+    def _message(self, row: Row) -> Message | None:
+        stored = self.schedule.truth.messages[row.partition.store]
+        size, index = self._indexes.get(row.partition.store, (0, {}))
+        if size < len(stored):
+            for message in stored[size:]:
+                index[message.message_id, message.body] = message
+            self._indexes[row.partition.store] = len(stored), index
+        found = index.get((row.message_id, row.body))
+        return found if found is not None and found.partition == row.partition else None
+
+
+class Group:
+    """The invariants about `tubemq.group`, for one query."""
+
+    def __init__(self, reading: Reading, name: str) -> None:
+        self.reading, self.name = reading, name
+        self.schedule = reading.schedule
+        self._excused: dict[Partition, set[int | None]] = defaultdict(set)
+        self._seen_at_begin = False
+
+    def begin(self) -> None:
+        """A run begins: wherever the group is now, the query may leave it for a moment."""
+        for partition in self.partitions():
+            self.excuse(partition)
+
+    def excuse(self, partition: Partition) -> None:
+        """Somebody else has moved the group in `partition`."""
+        self._excused[partition].add(self.position(partition))
+
+    def partitions(self) -> Iterable[Partition]:
+        return self.schedule.partitions_of_query()
+
+    def position(self, partition: Partition) -> int | None:
+        return self.schedule.group_position(self.name, partition)
+
+    def group_never_ahead(self) -> None:
+        """The group is never beyond what Spark has committed, not even for a moment."""
+        self._check_limit("group_never_ahead")
+
+    def group_not_ahead(self) -> None:
+        """While no task and no probe of the query runs, the group is not beyond what Spark has committed."""
+        self._check_limit("group_not_ahead")
+
+    def _check_limit(self, invariant: str) -> None:
+        ends, starts = self.reading.ends, self.reading.starts
+        for partition in self.partitions():
+            position = self.position(partition)
+            if position is None or position in self._excused[partition]:
+                continue
+            limit = max(ends.get(partition, -1), starts.get(partition, -1))
+            if limit < 0:  # nothing is known of it yet: it may be anywhere
+                continue
+            if position > limit:
+                raise BrokenError(
+                    invariant, f"group {self.name} is at {position} of {partition}, the checkpoint at {limit}"
+                )
+
+    def group_follows(self) -> None:
+        """After a clean end, the group is where the checkpoint is."""
+        for partition, end in self.reading.ends.items():
+            position = self.position(partition)
+            if position != end:
+                raise BrokenError(
+                    "group_follows", f"group {self.name} is at {position} of {partition}, the query ended at {end}"
+                )
+
+
+def _alike(one: Sequence[Row], other: Sequence[Row]) -> bool:
+    """Return True if two outputs of a batch are equal. Rows of different partitions may change places, and a row may
+    lose its offset when its store gets another partition."""
+    if len(one) != len(other):
+        return False
+    return all(
+        a.message_id == b.message_id and a.body == b.body and (a.offset == b.offset or b.offset is None)
+        for a, b in zip(_by_partition(one), _by_partition(other), strict=True)
+    )
+
+
+def _by_partition(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row.partition)
+
+
+def _bodies(rows: Sequence[Any]) -> str:
+    shown = [row.body.decode("latin-1") for row in rows[:8]]
+    return f"{len(rows)} rows ({', '.join(shown)}{', …' if len(rows) > 8 else ''})"

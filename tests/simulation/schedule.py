@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One schedule: a small world with a seed, its users, its disturbances, and the promises that hold all the while."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from tests.simulation import world as worlds
+from tests.simulation.network import Network, Weather
+from tests.simulation.promises import BrokenError
+from tests.simulation.servers import SimulatedTubeMQ
+from tests.simulation.spark import Unrest
+from tests.simulation.world import Decisions, Process, StuckError, World
+from tubemq_spark.protocol.constants import Method
+from tubemq_spark.testing import ServerConfig
+
+CALM = Weather()
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a disturbance comes: at a time, after a number of requests, or when a process enters a state."""
+
+    kind: str  # "time", "request", "state"
+    value: Any
+    after: float = 0.0  # seconds behind that
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value} + {self.after:.3f} s"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """An event that comes once. `number` chooses among brokers, topics, workers; `strength` is between 0 and 1."""
+
+    kind: str
+    moment: Moment
+    number: int
+    strength: float
+
+
+@dataclass
+class Setting:
+    """What a schedule is about, apart from its disturbances. A seed makes it."""
+
+    brokers: int = 1
+    masters: int = 1
+    partitions: int = 2
+    stores: int = 1
+    horizon: float = 20.0
+    interval: float = 0.0
+    weather: Weather = field(default_factory=Weather)
+    unrest: Unrest = field(default_factory=Unrest)
+    options: Mapping[str, str] = field(default_factory=dict)
+    config: ServerConfig = field(default_factory=ServerConfig)
+    kinds: tuple[str, ...] = ()  # of disturbances that may come in this schedule
+    rate: float = 0.5  # how likely each of the possible disturbances comes
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """The result of a schedule. `broken` has the first breach of each promise that was not kept."""
+
+    seed: int
+    broken: dict[str, BrokenError]
+    log: list[tuple[float, str, str]]
+    decisions: dict[worlds.Point, Any]
+    cells: set[tuple[str, str]]
+    states: set[str]
+    kinds: list[str]  # of the disturbances that came
+    steps: int
+    seconds: float  # of virtual time
+    batches: int
+
+
+class Schedule:
+    """A world that is played once. Subclasses say who acts in it (`begin`, `rest`) and what is possible (`KINDS`)."""
+
+    KINDS: ClassVar[Mapping[str, Callable[[Any, Disturbance], None]]] = {}
+    SLOTS: ClassVar[int] = 8  # how many disturbances may come
+
+    def __init__(
+        self, seed: int, *, replay: Decisions | None = None, without: frozenset[str] = frozenset(), cells: Any = None
+    ) -> None:
+        """`without` are kinds of disturbances that do not come. `cells` are wanted pairs of a kind and a state."""
+        self.seed = seed
+        self.world = World(seed, replay)
+        self.setting = self.make_setting(random.Random(f"setting {type(self).__name__} {seed}"))
+        self.setting.kinds = tuple(kind for kind in self.setting.kinds if kind not in without)
+        self.network = Network(weather=self.setting.weather)
+        self.world.network, self.world.unrest = self.network, self.setting.unrest
+        self.requests = 0
+        self.batches = 0
+        self.cells: set[tuple[str, str]] = set()
+        self.states: set[str] = set()
+        self.came: list[str] = []
+        self.is_calm = False  # after the last disturbance
+        self.troubles: list[tuple[float, str]] = []  # what could explain an error of a user, and when it came
+        self._wanted = cells
+        self._at_request: dict[int, list[Disturbance]] = {}
+        self._at_state: dict[str, list[tuple[int, Disturbance]]] = {}
+        self.broken: dict[str, BrokenError] = {}
+
+    # -- for subclasses -------------------------------------------------------------------------------------------
+
+    def make_setting(self, r: random.Random) -> Setting:
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Start the actors."""
+        raise NotImplementedError
+
+    def rest(self) -> None:
+        """All disturbances are over: let the actors come to an end, and check what must hold then."""
+        raise NotImplementedError
+
+    def always(self) -> None:
+        """Check what must hold at any moment; called after each request and when a process enters a state."""
+
+    # -- playing --------------------------------------------------------------------------------------------------
+
+    def play(self) -> Outcome:
+        world = self.world
+        worlds.enter(world)
+        setting = self.setting
+        world.executed = self._executed
+        world.entered = self._entered
+        self.tubemq = SimulatedTubeMQ.within(
+            world, self.network, brokers=setting.brokers, masters=setting.masters, config=setting.config
+        )
+        self.truth = world.truth
+        try:
+            self._plan_disturbances()
+            self.begin()
+            world.pass_time(setting.horizon)
+            self.calm_down()
+            self.rest()
+        except BrokenError as error:
+            self.breaks(error)
+        except StuckError as error:
+            if not self.broken:
+                self.breaks(BrokenError("comes_to_rest", str(error)))
+        finally:
+            seconds = world.now
+            world.end()
+            self.tubemq.close()
+            worlds.enter(None)
+        return Outcome(
+            self.seed,
+            self.broken,
+            world.log,
+            world.decisions,
+            self.cells,
+            self.states,
+            self.came,
+            world._count,
+            seconds,
+            self.batches,
+        )
+
+    def breaks(self, error: BrokenError) -> None:
+        """Record that a promise was broken. The schedule goes on, because it may break others as well."""
+        if error.invariant not in self.broken:
+            self.broken[error.invariant] = error
+            self.world.tell("promise", str(error))
+
+    def guarded(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            function(*args)
+        except BrokenError as error:
+            self.breaks(error)
+
+    def calm_down(self) -> None:
+        """End all disturbances that last."""
+        self.is_calm = True
+        self.world.tell("world", "calms down")
+        self.network.weather = CALM
+        self.network.hangs.clear()
+        self.network.unreachable.clear()
+        self.world.unrest = self.setting.unrest = Unrest()
+        for number in range(1, self.setting.masters + 1):
+            self.tubemq.start_master(number)
+        for broker_id in self.tubemq.broker_ids:
+            self.tubemq.start_broker(broker_id)
+
+    # -- disturbances ---------------------------------------------------------------------------------------------
+
+    def _plan_disturbances(self) -> None:
+        setting, world = self.setting, self.world
+        if not setting.kinds:
+            return
+        for slot in range(self.SLOTS):
+            planned = world.decide(f"disturbance {slot}", setting.rate, self._make_disturbance)
+            if planned is None:
+                continue
+            moment = planned.moment
+            if moment.kind == "time":
+                world.at(moment.value, self._fire, planned)
+            elif moment.kind == "request":
+                self._at_request.setdefault(moment.value, []).append(planned)
+            else:
+                state, nth = moment.value
+                self._at_state.setdefault(state, []).append((nth, planned))
+
+    def _make_disturbance(self, r: random.Random) -> Disturbance:
+        setting = self.setting
+        kind = r.choice(setting.kinds)
+        choice = r.random()
+        after = 0.0 if r.random() < 0.7 else r.random() ** 2 * setting.horizon / 4
+        wanted = self._wanted(kind, r) if self._wanted is not None else None
+        if wanted is not None and choice < 0.6:
+            moment = Moment("state", (wanted, r.choice((1, 1, 2, 3))), after)
+        elif choice < 0.45:
+            moment = Moment("time", r.random() * setting.horizon)
+        else:
+            moment = Moment("request", int(1 + r.random() ** 2 * 400), after)
+        return Disturbance(kind, moment, r.randrange(1000), r.random())
+
+    def _fire(self, planned: Disturbance) -> None:
+        if self.is_calm:
+            return
+        self.came.append(planned.kind)
+        for process in self.world.processes:
+            self.cells.add((planned.kind, f"{process.role} {process.state}"))
+        self.KINDS[planned.kind](self, planned)
+
+    def _executed(self, request: Any, reply: Any) -> None:
+        self.requests += 1
+        method = _METHODS.get(request.method, "a request")
+        serving = self.world.serving
+        if serving is not None:
+            process = serving.process
+            if process.alive:
+                state = f"{process._state}: {method}"
+                self.states.add(f"{process.role} {state}")
+                if self._at_state:
+                    self._reach(f"{process.role} {state}")
+        for planned in self._at_request.pop(self.requests, ()):
+            self.world.at(planned.moment.after, self._fire, planned)
+        self.guarded(self.always)
+
+    def _entered(self, process: Process, state: str) -> None:
+        name = f"{process.role} {state}"
+        self.states.add(name)
+        if self._at_state:
+            self._reach(name)
+
+    def _reach(self, state: str) -> None:
+        waiting = self._at_state.get(state)
+        if not waiting:
+            return
+        left = []
+        for nth, planned in waiting:
+            if nth <= 1:
+                self.world.at(planned.moment.after, self._fire, planned)
+            else:
+                left.append((nth - 1, planned))
+        self._at_state[state] = left
+
+    # -- disturbances of servers and network, for all schedules ----------------------------------------------------
+
+    def trouble(self, what: str) -> None:
+        """Record what may explain that a user's work fails."""
+        self.troubles.append((self.world.now, what))
+
+    def broker_of(self, planned: Disturbance) -> int:
+        ids = self.tubemq.broker_ids
+        return ids[planned.number % len(ids)]
+
+    def crash_broker(self, planned: Disturbance) -> None:
+        broker_id = self.broker_of(planned)
+        self.world.tell(f"broker {broker_id}", "crashes")
+        self.trouble("crash")
+        self.tubemq.crash_broker(broker_id)
+        self.note_losses("a crash")
+        self.world.at(0.2 + planned.strength**2 * 20, self._start_broker, broker_id)
+
+    def stop_broker(self, planned: Disturbance) -> None:
+        broker_id = self.broker_of(planned)
+        self.world.tell(f"broker {broker_id}", "stops cleanly")
+        self.trouble("stop")
+        self.tubemq.stop_broker(broker_id)
+        self.world.at(0.2 + planned.strength**2 * 20, self._start_broker, broker_id)
+
+    def _start_broker(self, broker_id: int) -> None:
+        self.world.tell(f"broker {broker_id}", "starts")
+        self.tubemq.start_broker(broker_id)
+
+    def hang_server(self, planned: Disturbance) -> None:
+        servers = [f"broker {n}" for n in self.tubemq.broker_ids] + ["master 1"]
+        server = servers[planned.number % len(servers)]
+        seconds = 0.3 + planned.strength**3 * 40
+        self.world.tell(server, f"hangs for {seconds:.1f} s")
+        self.trouble("hang")
+        self.network.hangs[server] = self.world.now + seconds
+
+    def part_network(self, planned: Disturbance) -> None:
+        hosts = sorted({process.host for process in self.world.processes if process.host != "nowhere"})
+        if not hosts:
+            return
+        host = hosts[planned.number % len(hosts)]
+        servers = [f"broker {n}" for n in self.tubemq.broker_ids] + ["master 1"]
+        server = servers[planned.number // 7 % len(servers)]
+        seconds = 0.5 + planned.strength**2 * 20
+        self.world.tell(host, f"cannot reach {server} for {seconds:.1f} s")
+        self.trouble("network")
+        self.network.unreachable[host, server] = self.world.now + seconds
+
+    def switch_master(self, planned: Disturbance) -> None:
+        self.world.tell("master", "fails over to the next one")
+        self.trouble("master")
+        self.tubemq.switch_master(planned.strength * 5 if planned.number % 2 else 0.0)
+
+    def stop_master(self, planned: Disturbance) -> None:
+        seconds = 0.5 + planned.strength**2 * 30
+        self.world.tell("master 1", f"is away for {seconds:.1f} s")
+        self.trouble("master")
+        self.tubemq.stop_master(1)
+        self.world.at(seconds, self.tubemq.start_master, 1)
+
+    def step_clock(self, planned: Disturbance) -> None:
+        hosts = ["servers", *sorted({process.host for process in self.world.processes})]
+        host = hosts[planned.number % len(hosts)]
+        seconds = (planned.strength - 0.5) * 30
+        self.world.tell(host, f"sets its clock by {seconds:+.1f} s")
+        self.trouble("clock")
+        self.world.wall_steps[host] = self.world.wall_steps.get(host, 0.0) + seconds
+
+    def note_losses(self, how: str) -> None:
+        self.truth.note_losses(how)
+
+
+_METHODS = {method.value: method.name.lower() for method in Method}
+
+SERVER_KINDS: dict[str, Callable[[Any, Disturbance], None]] = {
+    "crash broker": Schedule.crash_broker,
+    "stop broker": Schedule.stop_broker,
+    "hang server": Schedule.hang_server,
+    "part network": Schedule.part_network,
+    "switch master": Schedule.switch_master,
+    "stop master": Schedule.stop_master,
+    "step clock": Schedule.step_clock,
+}
+
+
+def some(r: random.Random, chance: float, low: float, high: float) -> float:
+    """Return 0, or with `chance` a number in this range, small ones more often."""
+    return low + (high - low) * r.random() ** 2 if r.random() < chance else 0.0
+
+
+def make_weather(r: random.Random) -> Weather:
+    if r.random() < 0.4:
+        return Weather()
+    return Weather(
+        late=some(r, 0.4, 0.005, 0.2),
+        late_reply=some(r, 0.3, 0.005, 0.2),
+        cut=some(r, 0.3, 0.002, 0.05),
+        cut_reply=some(r, 0.3, 0.002, 0.05),
+        lost=some(r, 0.15, 0.001, 0.01),
+        refused=some(r, 0.2, 0.01, 0.2),
+        slow_start=some(r, 0.2, 0.02, 0.3),
+        longest=r.choice((0.3, 1.0, 3.0, 8.0)),
+    )
+
+
+def make_unrest(r: random.Random) -> Unrest:
+    return Unrest(
+        speculation=some(r, 0.25, 0.1, 0.6),
+        repeated_stage=some(r, 0.25, 0.1, 0.6),
+        slow_task=some(r, 0.3, 0.05, 0.3),
+        survives_driver=r.random() < 0.4,
+    )
+
+
+def small_servers(r: random.Random, **given: Any) -> ServerConfig:
+    """Return settings with small buffers, so that rare branches are common."""
+    return replace(
+        ServerConfig(),
+        transfer_size=r.choice((300, 2_000, 512 * 1024)),
+        mem_cache_msg_count=r.choice((5, 40, 5_120)),
+        max_index_segment_entries=r.choice((8, 40, 786_432)),
+        message_id_phase=r.choice((300.0, 300.0, 2_190.0, 2_500.0, 4_390.0)),
+        **given,
+    )
+
+
+__all__ = [
+    "SERVER_KINDS",
+    "Disturbance",
+    "Moment",
+    "Outcome",
+    "Schedule",
+    "Setting",
+    "make_unrest",
+    "make_weather",
+    "small_servers",
+    "some",
+]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded servers in a world, and the truth: every message that was ever stored, and what became of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from tests.simulation.machine import Replacement
+from tests.simulation.network import Network
+from tests.simulation.world import EPOCH, World, the_world
+from tubemq_spark.protocol.envelope import Failure, Request, Response
+from tubemq_spark.protocol.message import split_payload
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.dispatch import Service
+from tubemq_spark.testing.host import Host
+from tubemq_spark.testing.port import Port
+
+T = TypeVar("T")
+
+StoreKey = tuple[int, str, int]
+"""Broker id, topic, store id."""
+
+CRASH, RETENTION, DELETED = "a crash", "retention", "deletion"
+
+
+@dataclass
+class Message:
+    """A message that was stored once. `position` is its own, in its store."""
+
+    partition: Partition
+    position: int
+    message_id: int
+    body: bytes
+    header: bytes
+    at: float
+    lost: str | None = None
+    lost_at: float = 0.0
+
+    def __str__(self) -> str:
+        lost = f", lost by {self.lost}" if self.lost else ""
+        return f"{self.body[:24].decode('latin-1')} at {self.position} of {self.partition}{lost}"
+
+
+class Loss(NamedTuple):
+    store: StoreKey
+    first: int
+    end: int
+    how: str
+    at: float
+
+
+class SimulatedHost:
+    """Where the servers run: the hub of the world."""
+
+    def __init__(self, world: World, network: Network) -> None:
+        self._world, self._network = world, network
+        self._closed = False
+
+    def now(self) -> float:
+        return self._world.now + 1_000_000.0
+
+    def wall_ms(self) -> int:
+        return int((EPOCH + self._world.now + self._world.wall_steps.get("servers", 0.0)) * 1000)
+
+    def call(self, function: Callable[[], T]) -> T:
+        return function()
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        self._world.at(seconds, function)
+
+    def listen(self, port: Port) -> None:
+        if not port.port:
+            port.port = self._network.next_port
+            self._network.next_port += 1
+        self._network.ports[port.port] = port
+
+    def stop_listening(self, port: Port) -> None:
+        pass
+
+    def close(self, last: Callable[[], None]) -> None:
+        if not self._closed:
+            self._closed = True
+            last()
+
+
+class SimulatedTubeMQ(EmbeddedTubeMQ):
+    """An `EmbeddedTubeMQ` in the hub of a world. Create it with `within`."""
+
+    _next: tuple[World, Network]
+
+    @classmethod
+    def within(cls, world: World, network: Network, **given: Any) -> SimulatedTubeMQ:
+        cls._next = world, network
+        return cls(**given)
+
+    def _new_host(self) -> Host:
+        self.world, self.network = self._next
+        self.truth = self.world.truth = Truth(self)
+        return SimulatedHost(self.world, self.network)
+
+    @property
+    def servers(self) -> Any:
+        return self._servers
+
+
+class Truth:
+    """All messages that were ever stored, by store, in the order of their storing."""
+
+    def __init__(self, tubemq: SimulatedTubeMQ) -> None:
+        self.messages: dict[StoreKey, list[Message]] = defaultdict(list)
+        self.losses: list[Loss] = []
+        self.sizes: dict[StoreKey, tuple[int, int]] = {}
+        self._tubemq = tubemq
+
+    def stored(self, broker_id: int, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
+        partition = Partition(broker_id, request.topicName.strip(), request.partitionId)
+        header, body = split_payload(request.data, request.flag)
+        self.messages[partition.store].append(
+            Message(
+                partition,
+                reply.appendOffset,
+                reply.messageId,
+                bytes(body),
+                bytes(header),
+                self._tubemq.world.now,
+            )
+        )
+
+    def of(self, partition: Partition) -> list[Message]:
+        return [message for message in self.messages[partition.store] if message.partition == partition]
+
+    def of_topic(self, topic: str) -> list[Message]:
+        return [message for key, stored in self.messages.items() if key[1] == topic for message in stored]
+
+    def note_losses(self, how: str) -> None:
+        """Record what is gone from the stores, after an event that may have removed messages."""
+        brokers = self._tubemq.servers.brokers
+        now = self._tubemq.world.now
+        for key, stored in self.messages.items():
+            broker_id, topic, store_id = key
+            store = brokers[broker_id].service.stores.get(topic, store_id)
+            low, high = (0, 0) if store is None else (store.min_offset, store.max_offset)
+            gone = [one for one in stored if one.lost is None and not low <= one.position < high]
+            for message in gone:
+                message.lost, message.lost_at = how, now
+            if gone:
+                first, end = gone[0].position, gone[-1].position + 28
+                self.losses.append(Loss(key, first, end, how, now))
+                self._tubemq.world.tell(f"broker {broker_id}", f"loses [{first}, {end}) of {topic} to {how}")
+
+
+def replacements() -> list[Replacement]:
+    """Return what lets the servers of a world record what they store and execute."""
+    from tubemq_spark.testing.broker.service import BrokerService
+
+    append, answer = BrokerService.append, Service.answer
+
+    def recording_append(
+        self: BrokerService, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P
+    ) -> None:
+        append(self, request, reply)
+        the_world().truth.stored(self.broker_id, request, reply)
+
+    def recording_answer(self: Service, request: Request) -> Response | Failure | None:
+        world = the_world()
+        reply = answer(self, request)
+        if world.serving is not None:
+            world.executed(request, reply)
+        return reply
+
+    return [(BrokerService, "append", recording_append), (Service, "answer", recording_answer)]
