@@ -64,10 +64,7 @@ SOCKET_USERS = (
     "tubemq_spark.client.system",
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
-    "tubemq_spark.testing.listener",
-    "tubemq_spark.testing.port",
     "tubemq_spark.testing.tls",
-    "tubemq_spark.testing.web_port",
 )
 CLOCK_USERS = (
     "tubemq_spark.checks",

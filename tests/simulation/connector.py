@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -63,12 +64,13 @@ def read_task(what: str, pickled: bytes) -> list[Row]:
     rows: list[Row] = []
     generator = pickle.loads(pickled).read()
     process.state = "reads"
-    for batch in generator:
-        rows += rows_of(batch)
-        process.state = "has rows that it gave to Spark"
-        if pause := world.decide(f"slow {what}", world.unrest.slow_task, lambda r: r.random() ** 3):
-            world.sleep(10 * pause)
-        process.state = "reads"
+    with closing(generator):  # here, and not when the garbage collector finds it, in another process of the world
+        for batch in generator:
+            rows += rows_of(batch)
+            process.state = "has rows that it gave to Spark"
+            if pause := world.decide(f"slow {what}", world.unrest.slow_task, lambda r: r.random() ** 3):
+                world.sleep(10 * pause)
+            process.state = "reads"
     return rows
 
 
@@ -81,13 +83,16 @@ class TubeMQSource:
     def begin(self, query: StreamQuery) -> None:
         self._query = query
         self._process = query.app.python("reader")
-        self._reader: Any = self._call(lambda: Reader(self._raw, schema_of(self._raw)))
+        self._reader: Any = self._call(self._new_reader)
         self._limit = self._call(self._reader.getDefaultReadLimit)
         if query.available_now:
             self._call(self._reader.prepareForTriggerAvailableNow)
 
+    def _new_reader(self) -> Reader:
+        return Reader(self._raw, schema_of(self._raw))
+
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        self._process.state = f"is asked for {getattr(function, '__name__', 'a reader')}"
+        self._process.state = f"is asked for {function.__name__.removeprefix('_')}"
         value = self._process.start("call", function, *args).result()
         self._query.check()
         self._process.state = "waits for Spark"
@@ -237,7 +242,7 @@ class TubeMQSink:
             yield batch
 
     def _commit(self, written: list[Written], batch: int) -> None:
-        TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False).commit(written, batch)
+        TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False).commit(list(written), batch)
 
 
 def batch_read(app: Application, raw: Raw, scans: int = 1) -> list[list[Row]]:
@@ -267,7 +272,7 @@ def replacements() -> list[Replacement]:
     def recording_report(self: LossPolicy, loss: DataLossError) -> None:
         report(self, loss)
         world = the_world()
-        if world.running is not None:
+        if world.running is not None and not self.fail:  # else the query ends by the error
             world.reported(world.running.process, loss)
 
     return [

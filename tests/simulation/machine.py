@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the simulated processes get instead of the operating system: clocks, threads, locks, and random numbers.
 
-`simulated` puts it in place of `tubemq_spark.client.system` and of the other seams. threading's locks would not do: they
-belong to OS threads, and all actors share one.
+`simulated` puts it in place of `tubemq_spark.client.system` and of the other seams. threading's locks would not do:
+they belong to OS threads, and all actors share one.
 """
 
 from __future__ import annotations
@@ -130,13 +130,15 @@ def _random_bytes(count: int) -> bytes:
 
 
 class _Randomizer:
-    """The random numbers of a process, each a function of the seed and of how many it has made."""
+    """The random numbers of a process, a function of the seed and of its name."""
 
     def __getattr__(self, name: str) -> Any:
         world = the_world()
         process = world.running.process.name if world.running is not None else "hub"
-        world.numbers[f"random {process}"] += 1
-        return getattr(random.Random(world.hash(process, world.numbers[f"random {process}"])), name)
+        found = world.randoms.get(process)
+        if found is None:
+            found = world.randoms[process] = random.Random(world.hash("random", process))
+        return getattr(found, name)
 
 
 def _process_id() -> int:
@@ -174,5 +176,6 @@ def replacements() -> list[Replacement]:
         (system, "process_id", _process_id),
         (system, "host_name", _host_name),
         (connection, "open_socket", network.open_socket),
+        (connection, "_READ_SIZE", 1 << 12),  # a new buffer for each connection takes time
         (connection, "not_received", network.not_received),
     ]

@@ -10,6 +10,7 @@ even if its client has given up or has died. Only then the server sees the end o
 from __future__ import annotations
 
 import selectors
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,12 +78,14 @@ class Socket:
         world.numbers[pair] += 1
         self.name = f"{pair}#{world.numbers[pair]}"
         self._pair = pair
-        self._server = listener.name
+        self.server = self._server = listener.name
         self._out, self._back = Link(world, self.name + ">"), Link(world, self.name + "<")
         self._queue_free_at = world.now  # of the server's queue
         self.inbox = bytearray()
         self.eof = self._reset = self._closed = self._dropped = False
         self._sent = self._arrived = 0
+        self._sent_at: deque[float] = deque()  # of the chunks that are not executed yet
+        self.held_for = 0.0  # seconds between the send and the execution of the chunk that was executed last
         self._waiting: tuple[Actor, int] | None = None
         world.numbers["descriptor"] += 1
         self._number = 100 + world.numbers["descriptor"]
@@ -107,6 +110,7 @@ class Socket:
         if self._reset:
             raise ConnectionResetError(104, "Connection reset by peer")
         chunk = bytes(data)
+        self._sent_at.append(self._world.now)
         self._sent += len(chunk)
         self._world.at(self._out.delay(), self._arrive, chunk)
         return len(chunk)
@@ -179,6 +183,7 @@ class Socket:
             self._queue_free_at = max(self._queue_free_at, world.now + hang)
             world.at(hang, self._execute, chunk)
             return
+        self.held_for = world.now - self._sent_at.popleft()
         if not self._transport.closing:
             world.serving = self
             self._protocol.data_received(chunk)

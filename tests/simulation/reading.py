@@ -6,9 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource, batch_read
+from tests.simulation.java import JavaConsumer, JavaProducer
 from tests.simulation.promises import BrokenError, Group, Reading
 from tests.simulation.schedule import (
     SERVER_KINDS,
@@ -18,8 +19,9 @@ from tests.simulation.schedule import (
     make_unrest,
     make_weather,
     small_servers,
+    turn_knobs,
 )
-from tests.simulation.servers import DELETED, RETENTION, Loss
+from tests.simulation.servers import DAMAGED, DELETED, RETENTION, Loss
 from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery
 from tests.simulation.world import Killed, Process
 from tubemq_spark.errors import (
@@ -36,11 +38,30 @@ GROUP, LOOKING = "readers", "looking"
 UNIT = 28
 _CATCH_UP = 400.0  # seconds that a query may need after the last disturbance
 
+# Tunables of the product, and smaller values.
+KNOBS = (
+    ("source.input_partition", "ROWS", (1, 3)),
+    ("source.input_partition", "GATHERED", (20,)),
+    ("client.consumer.partition_reader", "DEPTH", (1, 2)),
+    ("client.consumer.probe", "_PARTITIONS_PER_WRITE", (1,)),
+    ("source.truncation_check", "_STORES_AT_ONCE", (1,)),
+    ("source.range_planner", "_SMALL_RANGE", (2,)),
+    ("source.range_planner", "_MAX_SHARED_TASKS", (1,)),
+    ("protocol.range_state", "_FULL_REPLY", (3,)),
+)
+
+TOKENS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {},
+    {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0},
+)
+
 # What may explain each error of a query, by the words that `trouble` records; the last word covers all.
 _EXPLANATIONS: dict[type[BaseException], frozenset[str]] = {
     PartitionOccupiedError: frozenset({"stranger", "clock"}),
     PositionMovedError: frozenset({"moved", "crash", "deleted", "stranger", "retention", "hang", "zombie"}),
-    ConfigError: frozenset({"deleted", "rights", "removed"}),
+    ConfigError: frozenset({"deleted", "rights", "removed", "master", "crash", "stop"}),
 }
 
 
@@ -69,6 +90,11 @@ class ReadingSchedule(Schedule):
             options["tubemq.rpc.timeoutms"] = r.choice(("500", "2000"))
         if r.random() < 0.1:
             options["commitoffsets"] = "false"
+        if r.random() < 0.15:
+            options["filters"] = r.choice(("AaAa", "AaAa,other"))
+        damaged = r.choice((0.0, 0.0, 0.0, 0.1))
+        if damaged:
+            options["corruptmessages"] = "skip"
         kinds = [kind for kind in self.KINDS if r.random() < 0.3]
         topics = r.choice((("t",), ("t",), ("t", "u")))
         feed = []
@@ -76,7 +102,11 @@ class ReadingSchedule(Schedule):
             at = r.random() * horizon
             feed.append((at, r.choice(topics), r.randrange(8), r.choice((1, 1, 2, 5))))
         first = [(-1.0, topic, number, r.choice((0, 1, 3, 8))) for topic in topics for number in range(2)]
+        config = small_servers(r, **r.choice(TOKENS))
+        # More than the brokers keep in memory, in two blocks.
+        unflushed = ("source.store_check", "UNFLUSHED_AT_MOST", (UNIT * 2 * config.mem_cache_msg_count + 2 * UNIT,))
         return Setting(
+            knobs=turn_knobs(r, (*KNOBS, unflushed, unflushed)),
             brokers=r.choice((1, 1, 2)),
             masters=r.choice((1, 1, 2)),
             partitions=r.choice((1, 1, 2)),
@@ -86,7 +116,7 @@ class ReadingSchedule(Schedule):
             weather=make_weather(r),
             unrest=make_unrest(r),
             options=options,
-            config=small_servers(r),
+            config=config,
             kinds=tuple(kinds),
             rate=r.choice((0.2, 0.4, 0.7)),
             extra={
@@ -96,6 +126,7 @@ class ReadingSchedule(Schedule):
                 "scans": r.choice((1, 1, 1, 2)),
                 "pause": r.choice((0.1, 1.0, 20.0)),
                 "max_failures": r.choice((1, 2, 4)),
+                "damaged": damaged,
             },
         )
 
@@ -114,6 +145,7 @@ class ReadingSchedule(Schedule):
         self.query: StreamQuery | None = None
         self._strangers = 0
         self._removed: set[Partition] = set()
+        self._left_out: set[str] = set()
         self.is_lenient_about_ranges = False
         for topic in self.topics:
             self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
@@ -124,6 +156,7 @@ class ReadingSchedule(Schedule):
         self.reading = Reading(self, self.checkpoint)
         self.group = Group(self.reading, GROUP)
         self.apps: list[Application] = []
+        self.producers: list[JavaProducer] = []
         self.fed = world.start("feeder", self._feed)
         self.operator = world.start("operator", self._operate)
 
@@ -139,8 +172,15 @@ class ReadingSchedule(Schedule):
                 return
             partition = targets[number % len(targets)]
             self._bodies += 1
+            body = b"m%d" % self._bodies
+            if self.world.hash("damaged", self._bodies) % 100 < 100 * self.setting.extra["damaged"]:
+                body = DAMAGED + body
+            # Brokers filter by a hash that AaAa and BBBB have in common.
+            types = ("AaAa", "BBBB", "other", "third") if "filters" in self.options else (None,)
+            msg_type = types[self.world.hash("type", self._bodies) % len(types)]
             try:
-                self.tubemq.send(topic, b"m%d" % self._bodies, f"{partition.broker_id}:{partition.partition_id}")
+                where = f"{partition.broker_id}:{partition.partition_id}"
+                self.tubemq.send(topic, body, where, msg_type=msg_type)
             except ConfigError:
                 return  # its broker is down, or the topic is closed
 
@@ -156,7 +196,11 @@ class ReadingSchedule(Schedule):
         world = self.world
         world.numbers["app"] += 1
         app = Application(
-            world, f"app{world.numbers['app']}", self.setting.unrest, max_failures=self.setting.extra["max_failures"]
+            world,
+            f"app{world.numbers['app']}",
+            self.setting.unrest,
+            max_failures=self.setting.extra["max_failures"],
+            host="driver host",  # the same for all runs, so that its clock can be behind that of an earlier run
         )
         self.app = app
         self.apps.append(app)
@@ -212,8 +256,12 @@ class ReadingSchedule(Schedule):
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
             return
         recent = {what for at, what in self.troubles if now - at < 200.0}
-        if isinstance(error, TransportError) and (self.has_weather or recent):
+        if isinstance(error, (TransportError, PositionMovedError)) and (self.has_weather or recent):
             return
+        if isinstance(error, Killed) and "kill worker" in self.came:
+            return
+        if isinstance(error, PartitionOccupiedError) and not self.checkpoint.offsets and len(self.apps) > 1:
+            return  # this run has another id than the last one, and waits until its claims expire
         for kind, words in _EXPLANATIONS.items():
             if isinstance(error, kind) and (recent & words):
                 return
@@ -257,6 +305,9 @@ class ReadingSchedule(Schedule):
         for number in range(before, len(self.truth.losses)):
             self._snapshots[number] = self.reading.logged
 
+    def was_left_out(self, partition: Partition) -> bool:
+        return partition.topic in self._left_out
+
     def removed(self, partition: Partition) -> bool:
         return partition in self._removed
 
@@ -270,16 +321,19 @@ class ReadingSchedule(Schedule):
         for topic in self.topics:
             if topic in self.tubemq.topics:
                 self.tubemq.open_topic(topic)
+            else:
+                self._create_anew(topic, 0)
 
     def rest(self) -> None:
         world = self.world
-        world.run(lambda: self.fed.done)
+        world.run(lambda: self.fed.done and all(producer.ended.done for producer in self.producers))
         wanted = tuple(topic for topic in self.topics if topic in self.tubemq.topics)
-        if self.subscribed != wanted:
+        limited = self.options.pop("maxoffsetspertrigger", None) is not None and self.setting.interval > 0.0
+        if self.subscribed != wanted or limited or self.setting.interval > 2.0:  # it would need hours
             self.subscribed = wanted
             if self.query is not None:
                 self.query.stop()
-        end = world.now + _CATCH_UP + 4 * self.setting.interval
+        end = world.now + _CATCH_UP
         while not self._has_all():
             if world.now > end:
                 raise BrokenError("comes_to_rest", f"the query is at {self.reading.ends}, and more is stored")
@@ -295,6 +349,8 @@ class ReadingSchedule(Schedule):
         self.guarded(self.reading.rows_exact)
         if self.options.get("commitoffsets") != "false":
             self.guarded(self.group.group_follows)
+        else:
+            self.guarded(self.group.group_left_alone)
         self.guarded(self.nothing_left)
 
     def _has_all(self) -> bool:
@@ -307,7 +363,21 @@ class ReadingSchedule(Schedule):
                 return False
             if stored and partition not in ends:
                 return False
+            if partition in ends and ends[partition] > self._store_end(partition):  # the topic was created anew
+                return False
         return True
+
+    def _store_end(self, partition: Partition) -> int:
+        store = self._store(partition)
+        return 0 if store is None else int(store.max_offset)
+
+    def store_begin(self, partition: Partition) -> int:
+        store = self._store(partition)
+        return 0 if store is None else int(store.min_offset)
+
+    def _store(self, partition: Partition) -> Any:
+        service = self.tubemq.servers.brokers[partition.broker_id].service
+        return service.stores.get(partition.topic, partition.store_id)
 
     def nothing_left(self) -> None:
         """A query that has ended cleanly holds no partition."""
@@ -320,7 +390,7 @@ class ReadingSchedule(Schedule):
     # -- disturbances ---------------------------------------------------------------------------------------------
 
     def kill_driver(self, planned: Disturbance) -> None:
-        if self.app is not None:
+        if self.app is not None and self.app.alive:
             self.app.kill()
 
     def kill_worker(self, planned: Disturbance) -> None:
@@ -350,10 +420,21 @@ class ReadingSchedule(Schedule):
             return
         self.world.tell("administrator", f"deletes topic {topic} and creates it anew")
         self.trouble("deleted")
+        self._removed.update(self.partitions_of(topic))
         self.tubemq.delete_topic(topic)
         self.note_losses(DELETED)
+        if planned.number % 3 == 0:
+            self.world.at(0.5 + planned.strength**2 * 40, self._create_anew, topic, int(planned.strength * 30))
+        else:
+            self._create_anew(topic, int(planned.strength * 30))
+
+    def _create_anew(self, topic: str, messages: int) -> None:
+        if topic in self.tubemq.topics:
+            return
+        self.world.tell("administrator", f"creates topic {topic}")
         self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
-        self._send(topic, planned.number, 1 + int(planned.strength * 12))
+        for number in range(1 + messages):
+            self._send(topic, number, 1)
 
     def enlarge_topic(self, planned: Disturbance) -> None:
         topic = self.topics[planned.number % len(self.topics)]
@@ -400,6 +481,7 @@ class ReadingSchedule(Schedule):
         self.subscribed = self.topics[:1] if both else self.topics
         self.trouble("removed")
         self._removed.update(self.partitions_of(self.topics[1]))
+        self._left_out.add(self.topics[1])
         self.world.tell("operator", f"restarts the query with subscribe={','.join(self.subscribed)}")
         if self.query is not None:
             self.query.stop()
@@ -456,8 +538,46 @@ class ReadingSchedule(Schedule):
         query.ended.wait()
         app.end()
         self._strangers -= 1
-        for partition in self.partitions_of_query():
-            self.group.excuse(partition)
+        self._excuse_all()
+
+    def start_java_consumer(self, planned: Disturbance) -> None:
+        """A Java consumer of the same group comes, and goes or is killed."""
+        self._strangers += 1
+        self.trouble("stranger")
+        self.world.start("java", self._run_java_consumer, planned)
+
+    def _run_java_consumer(self, planned: Disturbance) -> None:
+        world = self.world
+        consumer = JavaConsumer(world, self.tubemq.master, GROUP, self.subscribed, self._excuse_all)
+        world.tell(consumer.process, f"joins group {GROUP}")
+        end = world.now + 1.0 + planned.strength * 15
+        while not consumer.ended.done and world.now < end and not self.is_calm:
+            consumer.ended.wait(0.5)
+        if planned.number % 3:
+            consumer.shut_down()
+            consumer.ended.wait(30.0)
+        world.tell(consumer.process, f"ends after {consumer.messages} messages")
+        consumer.process.kill()
+        self._strangers -= 1
+        self.trouble("stranger")
+        self._excuse_all()
+
+    def _excuse_all(self) -> None:
+        self._excuse_all()
+
+    def start_java_producer(self, planned: Disturbance) -> None:
+        topic = self.topics[planned.number % len(self.topics)]
+        if topic in self.tubemq.topics:
+            bodies = []
+            for _ in range(1 + int(planned.strength * 20)):
+                self._bodies += 1
+                bodies.append(b"j%d" % self._bodies)
+            self.producers.append(JavaProducer(self.world, self.tubemq.master, topic, bodies))
+
+    def rotate_token(self, planned: Disturbance) -> None:
+        times = 1 + planned.number % 8
+        self.world.tell("master", f"makes {times} new visit tokens")
+        self.tubemq.rotate_visit_token(times)
 
     def read_batch(self, planned: Disturbance) -> None:
         """Somebody looks at the topics by a batch read, and may kill it."""
@@ -478,7 +598,12 @@ class ReadingSchedule(Schedule):
                 return
         before = {partition: self.group_position(group, partition) for partition in partitions}
         losses, crashes = len(self.truth.losses), len(self.troubles)
-        stored = [m for topic in self.topics for m in self.truth.of_topic(topic) if m.lost is None]
+        stored = [
+            m
+            for topic in self.topics
+            for m in self.truth.of_topic(topic)
+            if m.lost is None and self.reading.is_wanted(m)
+        ]
         app = Application(world, f"batch{number}", self.setting.unrest, max_failures=1 + planned.number % 2 * 3)
         raw = self.raw(
             **{
@@ -492,8 +617,8 @@ class ReadingSchedule(Schedule):
             raw.pop(name, None)
         world.tell(f"batch{number}", f"reads all topics in group {group}")
         call = app.jvm.start("batch", partial(batch_read, app, raw, 1 + planned.number % 2))
-        if planned.number % 3 == 0:
-            world.at(planned.strength * 0.3, self._kill_reader, app, planned.number)
+        if planned.number % 2 == 0:
+            world.at(planned.strength**3 * 2, self._kill_reader, app, planned.number)
         call.wait()
         if call.error is None and len(self.truth.losses) == losses:
             for rows in call.result():
@@ -545,6 +670,9 @@ class ReadingSchedule(Schedule):
         "leave out topic": leave_out_topic,
         "rival": start_rival,
         "batch read": read_batch,
+        "java consumer": start_java_consumer,
+        "java producer": start_java_producer,
+        "rotate token": rotate_token,
     }
 
 

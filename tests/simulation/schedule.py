@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
+from unittest import mock
 
 from tests.simulation import world as worlds
+from tests.simulation.choices import change, shape
 from tests.simulation.network import Network, Weather
 from tests.simulation.promises import BrokenError
 from tests.simulation.servers import SimulatedTubeMQ
 from tests.simulation.spark import Unrest
-from tests.simulation.world import Decisions, Process, StuckError, World
+from tests.simulation.world import Decisions, EnoughError, Process, StuckError, World
 from tubemq_spark.protocol.constants import Method
 from tubemq_spark.testing import ServerConfig
 
 CALM = Weather()
+_STEERED = 0.4  # of the disturbances, if states are wanted
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,35 @@ class Setting:
     options: Mapping[str, str] = field(default_factory=dict)
     config: ServerConfig = field(default_factory=ServerConfig)
     kinds: tuple[str, ...] = ()  # of disturbances that may come in this schedule
+    knobs: tuple[tuple[str, str, Any], ...] = ()  # module, name and value of tunables of the product
     rate: float = 0.5  # how likely each of the possible disturbances comes
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A promise that was broken, and when."""
+
+    invariant: str
+    text: str
+    at: float
+
+
+class Exchange(NamedTuple):
+    """A request that a server has executed. `held_for` are the seconds since it was sent, `from_alive` tells whether
+    its sender lived then."""
+
+    at: float
+    process: Process
+    server: str
+    held_for: float
+    from_alive: bool
+    request: Any
+    reply: Any
+
+
+Wanted = Callable[[str, random.Random], str | None]
+"""Returns a state that a disturbance of this kind shall meet; None if any will do."""
 
 
 @dataclass
@@ -75,6 +107,8 @@ class Outcome:
     steps: int
     seconds: float  # of virtual time
     batches: int
+    breaches: list[Breach]  # the first of each shape
+    restarts: int  # of streaming queries
 
 
 class Schedule:
@@ -84,12 +118,23 @@ class Schedule:
     SLOTS: ClassVar[int] = 8  # how many disturbances may come
 
     def __init__(
-        self, seed: int, *, replay: Decisions | None = None, without: frozenset[str] = frozenset(), cells: Any = None
+        self,
+        seed: int,
+        *,
+        replay: Decisions | None = None,
+        changes: Mapping[str, Any] | None = None,
+        without: frozenset[str] = frozenset(),
+        cells: Wanted | None = None,
+        enough: Callable[[BrokenError], bool] | None = None,
+        records: bool = False,
     ) -> None:
-        """`without` are kinds of disturbances that do not come. `cells` are wanted pairs of a kind and a state."""
+        """`replay` and `changes` are the decisions and the changes of the setting in `choices.Choices`. `without` are
+        kinds of disturbances that do not come. `cells` returns a wanted state for a kind of disturbance. The world ends
+        with the first breach for which `enough` is true. `records` keeps all requests in `exchanges`."""
         self.seed = seed
         self.world = World(seed, replay)
         self.setting = self.make_setting(random.Random(f"setting {type(self).__name__} {seed}"))
+        change(self.setting, changes or {})
         self.setting.kinds = tuple(kind for kind in self.setting.kinds if kind not in without)
         self.network = Network(weather=self.setting.weather)
         self.world.network, self.world.unrest = self.network, self.setting.unrest
@@ -101,9 +146,12 @@ class Schedule:
         self.is_calm = False  # after the last disturbance
         self.troubles: list[tuple[float, str]] = []  # what could explain an error of a user, and when it came
         self._wanted = cells
+        self._enough = enough
+        self.exchanges: list[Exchange] | None = [] if records else None
         self._at_request: dict[int, list[Disturbance]] = {}
         self._at_state: dict[str, list[tuple[int, Disturbance]]] = {}
         self.broken: dict[str, BrokenError] = {}
+        self.breaches: dict[str, Breach] = {}
 
     # -- for subclasses -------------------------------------------------------------------------------------------
 
@@ -119,7 +167,7 @@ class Schedule:
         raise NotImplementedError
 
     def always(self) -> None:
-        """Check what must hold at any moment; called after each request and when a process enters a state."""
+        """Check what must hold at any moment; called after each request that may have changed it."""
 
     # -- playing --------------------------------------------------------------------------------------------------
 
@@ -133,7 +181,10 @@ class Schedule:
             world, self.network, brokers=setting.brokers, masters=setting.masters, config=setting.config
         )
         self.truth = world.truth
+        knobs = ExitStack()
         try:
+            for module, name, value in setting.knobs:
+                knobs.enter_context(mock.patch.object(import_module(f"tubemq_spark.{module}"), name, value))
             self._plan_disturbances()
             self.begin()
             world.pass_time(setting.horizon)
@@ -141,6 +192,8 @@ class Schedule:
             self.rest()
         except BrokenError as error:
             self.breaks(error)
+        except EnoughError:
+            pass
         except StuckError as error:
             if not self.broken:
                 self.breaks(BrokenError("comes_to_rest", str(error)))
@@ -149,6 +202,7 @@ class Schedule:
             world.end()
             self.tubemq.close()
             worlds.enter(None)
+            knobs.close()
         return Outcome(
             self.seed,
             self.broken,
@@ -160,13 +214,20 @@ class Schedule:
             world._count,
             seconds,
             self.batches,
+            list(self.breaches.values()),
+            sum(count - 1 for name, count in world.numbers.items() if name.startswith("runs of ")),
         )
 
     def breaks(self, error: BrokenError) -> None:
         """Record that a promise was broken. The schedule goes on, because it may break others as well."""
-        if error.invariant not in self.broken:
-            self.broken[error.invariant] = error
-            self.world.tell("promise", str(error))
+        known = shape(str(error))
+        if known in self.breaches:
+            return
+        self.broken.setdefault(error.invariant, error)
+        self.breaches[known] = Breach(error.invariant, str(error), self.world.now)
+        self.world.tell("promise", str(error))
+        if self._enough is not None and self._enough(error):
+            self.world.has_enough = True
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
         try:
@@ -212,7 +273,9 @@ class Schedule:
         choice = r.random()
         after = 0.0 if r.random() < 0.7 else r.random() ** 2 * setting.horizon / 4
         wanted = self._wanted(kind, r) if self._wanted is not None else None
-        if wanted is not None and choice < 0.6:
+        if wanted is not None:  # it may never come: most disturbances come at other moments
+            choice = (choice - _STEERED) / (1.0 - _STEERED)
+        if wanted is not None and choice < 0.0:
             moment = Moment("state", (wanted, r.choice((1, 1, 2, 3))), after)
         elif choice < 0.45:
             moment = Moment("time", r.random() * setting.horizon)
@@ -223,10 +286,25 @@ class Schedule:
     def _fire(self, planned: Disturbance) -> None:
         if self.is_calm:
             return
-        self.came.append(planned.kind)
+        met = set(self._states_now())
+        if self.KINDS[planned.kind](self, planned) is not False:  # some find nothing to do
+            self.came.append(planned.kind)
+            self.cells.update((planned.kind, state) for state in met)
+            self.states |= met
+
+    def _states_now(self) -> Iterator[str]:
+        """Yield what each process and server does, each process also with the last request of this work."""
         for process in self.world.processes:
-            self.cells.add((planned.kind, f"{process.role} {process.state}"))
-        self.KINDS[planned.kind](self, planned)
+            if process.host != "nowhere":
+                yield f"{process.role} {process.state}"
+                if process.did:
+                    yield f"{process.role} {process.state}: {process.did}"
+        for port in self.network.ports.values():
+            role = port.name.rstrip("0123456789 ")
+            if role not in {"broker", "master"}:
+                continue
+            hangs = self.network.hang_of(port.name, self.world.now) > 0
+            yield f"{role} {'hangs' if hangs else 'runs' if port.is_open else 'is away'}"
 
     def _executed(self, request: Any, reply: Any) -> None:
         self.requests += 1
@@ -235,17 +313,27 @@ class Schedule:
         if serving is not None:
             process = serving.process
             if process.alive:
-                state = f"{process._state}: {method}"
-                self.states.add(f"{process.role} {state}")
+                process.did = method
+                state = f"{process.role} {process.state}: {method}"
+                if not self.is_calm:
+                    self.states.add(state)
                 if self._at_state:
-                    self._reach(f"{process.role} {state}")
+                    self._reach(state)
+            if self.exchanges is not None:
+                self.exchanges.append(
+                    Exchange(self.world.now, process, serving.server, serving.held_for, process.alive, request, reply)
+                )
         for planned in self._at_request.pop(self.requests, ()):
             self.world.at(planned.moment.after, self._fire, planned)
-        self.guarded(self.always)
+        if self.truth.moved:
+            self.truth.moved = False
+            self.guarded(self.always)
 
     def _entered(self, process: Process, state: str) -> None:
+        self.truth.moved = True
         name = f"{process.role} {state}"
-        self.states.add(name)
+        if not self.is_calm:
+            self.states.add(name)
         if self._at_state:
             self._reach(name)
 
@@ -367,6 +455,13 @@ def make_weather(r: random.Random) -> Weather:
     )
 
 
+def turn_knobs(
+    r: random.Random, possible: Sequence[tuple[str, str, Sequence[Any]]]
+) -> tuple[tuple[str, str, Any], ...]:
+    """Return small values for some tunables, so that rare branches are common."""
+    return tuple((module, name, r.choice(values)) for module, name, values in possible if r.random() < 0.25)
+
+
 def make_unrest(r: random.Random) -> Unrest:
     return Unrest(
         speculation=some(r, 0.25, 0.1, 0.6),
@@ -390,13 +485,17 @@ def small_servers(r: random.Random, **given: Any) -> ServerConfig:
 
 __all__ = [
     "SERVER_KINDS",
+    "Breach",
     "Disturbance",
+    "Exchange",
     "Moment",
     "Outcome",
     "Schedule",
     "Setting",
+    "Wanted",
     "make_unrest",
     "make_weather",
     "small_servers",
     "some",
+    "turn_knobs",
 ]

@@ -25,6 +25,8 @@ T = TypeVar("T")
 StoreKey = tuple[int, str, int]
 """Broker id, topic, store id."""
 
+DAMAGED = b"damaged "
+"""A body that begins like this is stored with a wrong check sum."""
 CRASH, RETENTION, DELETED = "a crash", "retention", "deletion"
 
 
@@ -115,6 +117,7 @@ class Truth:
         self.messages: dict[StoreKey, list[Message]] = defaultdict(list)
         self.losses: list[Loss] = []
         self.sizes: dict[StoreKey, tuple[int, int]] = {}
+        self.moved = True  # a group was, since the schedule has looked last
         self._tubemq = tubemq
 
     def stored(self, broker_id: int, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
@@ -156,15 +159,25 @@ class Truth:
 
 def replacements() -> list[Replacement]:
     """Return what lets the servers of a world record what they store and execute."""
+    from tubemq_spark.testing.broker.group_offsets import GroupOffsets
     from tubemq_spark.testing.broker.service import BrokerService
 
     append, answer = BrokerService.append, Service.answer
+    set_position, find_record, restart = GroupOffsets._set, GroupOffsets._record, GroupOffsets.restart
 
     def recording_append(
         self: BrokerService, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P
     ) -> None:
         append(self, request, reply)
+        if request.data.endswith(DAMAGED, 0, request.data.find(DAMAGED) + len(DAMAGED)):
+            damage(self.stores.get(request.topicName.strip(), request.partitionId // 10_000))
         the_world().truth.stored(self.broker_id, request, reply)
+
+    def damage(store: Any) -> None:
+        entry = store._block.entries[-1]
+        found = pb.GetMessageResponseB2C.FromString(entry.wire)
+        found.messages[0].checkSum ^= 1
+        store._block.entries[-1] = entry._replace(wire=found.SerializePartialToString())
 
     def recording_answer(self: Service, request: Request) -> Response | Failure | None:
         world = the_world()
@@ -173,4 +186,25 @@ def replacements() -> list[Replacement]:
             world.executed(request, reply)
         return reply
 
-    return [(BrokerService, "append", recording_append), (Service, "answer", recording_answer)]
+    def recording_set(self: GroupOffsets, record: Any, position: int) -> None:
+        if position != record.confirmed:
+            the_world().truth.moved = True
+        set_position(self, record, position)
+
+    def recording_find(self: GroupOffsets, key: Any, start: int) -> Any:
+        record = find_record(self, key, start)
+        if record.fresh:
+            the_world().truth.moved = True
+        return record
+
+    def recording_restart(self: GroupOffsets) -> None:
+        the_world().truth.moved = True
+        restart(self)
+
+    return [
+        (BrokerService, "append", recording_append),
+        (Service, "answer", recording_answer),
+        (GroupOffsets, "_set", recording_set),
+        (GroupOffsets, "_record", recording_find),
+        (GroupOffsets, "restart", recording_restart),
+    ]

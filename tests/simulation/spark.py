@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _IDLE_WORKER = 60.0  # seconds after which Spark kills a Python worker
 _CANCEL = 2.0  # seconds in which a cancelled task may still run
-_LONGEST_IDLE_POLL = 0.1  # seconds; Spark asks more often, which changes nothing
+_IDLE_POLLS = (0.1, 0.2, 0.4, 0.8)  # seconds; Spark asks more often, which changes nothing
 
 
 class StageError(Exception):
@@ -115,10 +115,12 @@ class _Task:
 class Application:
     """One Spark application: its driver, the driver's Python processes, and the Python workers of its executors."""
 
-    def __init__(self, world: World, name: str, unrest: Unrest, *, cores: int = 3, max_failures: int = 4) -> None:
+    def __init__(
+        self, world: World, name: str, unrest: Unrest, *, cores: int = 3, max_failures: int = 4, host: str = ""
+    ) -> None:
         self.world, self.name, self.unrest = world, name, unrest
         self.cores, self.max_failures = cores, max_failures
-        self.jvm = Process(world, f"{name} driver", f"{name} host")
+        self.jvm = Process(world, f"{name} driver", host or f"{name} host")
         self.alive = True
         self.idle: list[tuple[Process, float]] = []
         self.busy: dict[Process, None] = {}
@@ -395,6 +397,7 @@ class StreamQuery:
         self.world = world
         self.run_id = f"run-{world.hash('run', checkpoint.path, world.numbers['run'])}"
         world.numbers["run"] += 1
+        world.numbers[f"runs of {checkpoint.path}"] += 1
         self.error: BaseException | None = None
         self.batches = 0
         self.is_idle = False
@@ -460,6 +463,7 @@ class StreamQuery:
 
     def _loop(self) -> None:
         checkpoint, world = self.checkpoint, self.world
+        idle_polls = 0
         while True:
             self.check()
             begun = world.now
@@ -473,9 +477,12 @@ class StreamQuery:
                         return
                     self.is_idle = True
                     self.state = "waits for messages"
-                    self._changed.wait(world.now + max(self.interval, _LONGEST_IDLE_POLL))
+                    idle_poll = _IDLE_POLLS[min(idle_polls, len(_IDLE_POLLS) - 1)]
+                    idle_polls += 1
+                    self._changed.wait(world.now + max(self.interval, idle_poll))
                     continue
                 self.is_idle = False
+                idle_polls = 0
                 self.state = "writes the offset log"
                 world.sleep(0.01)
                 checkpoint.offsets.append(end)

@@ -13,7 +13,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import greenlet
 
@@ -33,6 +33,10 @@ Decisions = Mapping[Point, Any]
 
 class Killed(BaseException):
     """Ends the code of a process that was killed. Nothing that it still does has an effect."""
+
+
+class EnoughError(BaseException):
+    """The world need not go on."""
 
 
 class StuckError(AssertionError):
@@ -87,7 +91,8 @@ class Actor(greenlet.greenlet):
         self._function = function
 
     def _run(self, _: object) -> None:
-        value, error = None, None
+        value: Any = None
+        error: BaseException | None = None
         try:
             value = self._function()
         except Killed as killed:
@@ -111,6 +116,7 @@ class Process:
         self.actors: dict[Actor, None] = {}
         self.sockets: dict[Any, None] = {}
         self._state = "starts"
+        self.did = ""  # the last request that a server has executed in this state
         self.number = world.numbers["process"] = world.numbers["process"] + 1
         world.processes[self] = None
 
@@ -129,7 +135,7 @@ class Process:
 
     @state.setter
     def state(self, text: str) -> None:
-        self._state = text
+        self._state, self.did = text, ""
         self.world.entered(self, text)
 
     def start(self, name: str, function: Callable[..., T], *args: Any) -> Call[T]:
@@ -186,10 +192,11 @@ class World:
         self.running: Actor | None = None
         self.processes: dict[Process, None] = {}
         self.numbers: Counter[str] = Counter()
+        self.randoms: dict[str, random.Random] = {}  # by the name of the process that uses it
         self.decisions: dict[Point, Any] = {}
         self.log: list[tuple[float, str, str]] = []
         self.wall_steps: dict[str, float] = {}  # how far the clock of each host is off
-        self.over = False
+        self.over = self.has_enough = False
         self.network: Any = None  # of `network`
         self.unrest: Any = None  # of `spark`
         self.files: dict[Any, str] = {}
@@ -205,7 +212,13 @@ class World:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def decide(self, what: str, chance: float, make: Callable[[random.Random], T] | None = None) -> T | None:
+    @overload
+    def decide(self, what: str, chance: float) -> bool | None: ...
+
+    @overload
+    def decide(self, what: str, chance: float, make: Callable[[random.Random], T]) -> T | None: ...
+
+    def decide(self, what: str, chance: float, make: Callable[[random.Random], Any] | None = None) -> Any:
         """Return None, or with probability `chance` a value that `make` makes; True without `make`."""
         if chance <= 0.0:
             return None
@@ -254,6 +267,8 @@ class World:
             self._idle_steps += 1
             if self._idle_steps > _MOST_IDLE_STEPS:
                 raise StuckError(f"{self._idle_steps} events without any time between them, at {self.now:.3f} s")
+        if self.has_enough:
+            raise EnoughError
         if self._count > _MOST_STEPS:
             raise StuckError(f"more than {_MOST_STEPS} events")
         function(*args)
@@ -291,15 +306,13 @@ class World:
         """Wait. Return True if `wake` ended it, False at the time `until`."""
         me = self.running
         assert me is not None, "only an actor can wait"
-        if not me.process.alive or self.over:
-            raise Killed
+        self.check_alive()
         me.waits += 1
         me.is_waiting = True
         if until is not None:
             self.at(until - self.now, self._wake, me, me.waits, False)
         woken = self.hub.switch()
-        if not me.process.alive or self.over:
-            raise Killed
+        self.check_alive()
         if isinstance(woken, SystemExit):
             raise woken
         return bool(woken)

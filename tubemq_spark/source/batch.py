@@ -93,8 +93,8 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
                 check_partitions(option, bound, partitions)
         left = set(partitions)
         while left:
-            taken = claims.take_some(left, acquirer, read_status(options))
-            to_read |= _ranges_of(taken, options, session, claims, narrowing)
+            taken = claims.take_some(sorted(left), acquirer, read_status(options))
+            to_read |= _ranges_of(sorted(taken), options, session, claims, narrowing)
             for partition in taken:
                 snapshots[partition] = PartitionSnapshot(
                     session.broker(partition),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pyarrow as pa
 from pyspark.sql import types
 
@@ -45,6 +47,7 @@ _IN_SPARK = {
 }
 
 
+@lru_cache(maxsize=16)
 def arrow_schema(corrupt_messages: str, message_format: str = "raw") -> pa.Schema:
     """Return the columns for values of options `corruptMessages` and `messageFormat`; `corrupt` is always the last."""
     more = _INLONG_FIELDS if message_format == "inlongmsg" else []
