@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-release faults fuzz test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
+.PHONY: help demo test test-all test-release faults simulate simulate-faults fuzz test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show
 test: prepared  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
 	$(PYTEST) -m "not thorough"
 
-test-all: prepared  ## the same with the thorough tests: long histories, wide matrices, the wrap of message ids
+test-all: prepared  ## the same with the thorough tests: real servers, wide matrices, the wrap of message ids
 	$(PYTEST) --durations=30
 
 .PHONY: prepared spark-classes
@@ -42,11 +42,14 @@ test-release: $(STAMP) java  ## the contract and the differential tests, on the 
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
 
-faults: $(STAMP) java  ## a fault at every call (all on the embedded server, 100 on real ones), bad networks, dying servers, hostile ones
-	$(PY) -m tests.every_call $(FAULTS)
-	env -u TUBEMQ_SERVER_JARS $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
-	test -z "$$TUBEMQ_SERVER_JARS" || $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
+faults: $(STAMP) java  ## bad networks, dying servers, hostile ones: real TubeMQ, in real time
 	$(PY) -m pytest tests/network tests/spark/test_hostile_servers.py
+
+simulate: $(STAMP)  ## ten minutes of schedules in a simulated world; SIMULATE="--minutes 60" for more, SIMULATE=--all for all empty cells
+	$(PY) -m tests.simulation $(SIMULATE)
+
+simulate-faults: $(STAMP)  ## plant one fault after the other in the connector's code; the simulated world must find each
+	$(PY) -m tests.simulation.planted $(SIMULATE)
 
 fuzz: $(STAMP)  ## a million random and damaged inputs for all decoders; FUZZ='--count 10000 --seed 2 --only frames' for others
 	$(PY) -m tests.fuzz $(or $(FUZZ),--count 1000000)

@@ -13,8 +13,6 @@ from _pytest.mark import ParameterSet
 from tests import messages
 from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
-from tests.waiting import wait_until
-from tubemq_spark.client import forget_servers
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -59,12 +57,6 @@ def connect(cluster: Cluster, producers: int = 1) -> None:
         for broker_id in cluster.broker_ids:
             for _ in range(producers):
                 leases.enter_context(POOL().lease(messages.broker(cluster, broker_id).address, settings))
-
-
-def let_go(tubemq: EmbeddedTubeMQ) -> None:
-    """Close the idle clients of this process, and wait until the servers have handled what these sent."""
-    forget_servers()
-    wait_until(lambda: not connections_to(tubemq), "that nothing more comes of clients")
 
 
 def connections_to(tubemq: EmbeddedTubeMQ) -> int:

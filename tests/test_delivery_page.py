@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that each sentence of the page on delivery guarantees names tests that prove it.
+"""Tests that each sentence of the page on delivery guarantees names what proves it.
 
-The page consists of headings and bullets. A bullet is one sentence, and below it, in small print, names of tests.
+The page consists of headings and bullets. A bullet is one sentence, and below it, in small print, names of invariants
+of tests/simulation and of tests.
 """
 
 from __future__ import annotations
@@ -18,23 +19,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "delivery.md"
 TITLE = "# Delivery guarantees"
-INTRODUCTION = (
-    "What the source and the sink promise, and what they do not. The lines in small print name the tests that prove "
-    "each promise. [What nobody promises](reliability.md#what-is-not-promised) and [what TubeMQ itself can "
-    "lose](reliability.md#what-tubemq-itself-can-lose) have a table and a list in [Reliability](reliability.md)."
-)
 
 _HEADING = re.compile(r"#{2,3} [A-Z][A-Za-z -]+")
 _BULLET = re.compile(r"- (.+[^.])\.<br> <sub>(.+)</sub>")
+_PROOFS = re.compile(r"(?:invariant (\w+)|invariants (\w+(?:, \w+)+))?(?:(?:; |^)(tests/.+))?")
+_BREACH = re.compile(r'(?:BrokenError|_check_limit)\(\s*"(\w+)"')
 _TEST = re.compile(r"(tests/[a-z0-9_/]*test_[a-z0-9_]+\.py)::(test_[a-z0-9_]+)")
-_SKIP = re.compile(r"pytest\.(skip|xfail)\(")
 _NEXT_SENTENCE = re.compile(r"[.!?] ")
 
 
 class Claim(NamedTuple):
-    """A sentence, without its full stop, and the files and functions that prove it."""
+    """A sentence, without its full stop, and the invariants, files and functions that prove it."""
 
     sentence: str
+    invariants: list[str]
     tests: list[tuple[str, str]]
 
 
@@ -52,7 +50,7 @@ def blocks(text: str) -> Iterator[str]:
 def claims_of(text: str) -> list[Claim]:
     """Return the claims of a page. Raise `FormError` for text outside of claims, and a heading without claims."""
     title, introduction, *rest = (" ".join(block.split()) for block in blocks(text))
-    if (title, introduction) != (TITLE, INTRODUCTION):
+    if title != TITLE or introduction.startswith(("#", "- ")):
         raise FormError(f"the page begins with {title!r}, {introduction!r}")
     claims: list[Claim] = []
     levels = [0]  # of headings; 9 for claims
@@ -75,15 +73,24 @@ def _claim(block: str) -> Claim:
     sentence, names = found.groups()
     if _NEXT_SENTENCE.search(sentence) or "<" in sentence:
         raise FormError(f"more than one sentence: {sentence!r}")
+    proofs = _PROOFS.fullmatch(names)
+    if proofs is None:
+        raise FormError(f"{names!r} are no names of invariants and tests")
+    invariants = (proofs[1] or proofs[2] or "").split(", ") if proofs[1] or proofs[2] else []
     tests = []
-    for name in names.split(", "):
+    for name in (proofs[3] or "").split(", ") if proofs[3] else []:
         test = _TEST.fullmatch(name)
         if test is None:
             raise FormError(f"{name!r} is no test's name")
         tests.append((test[1], test[2]))
-    if len(set(tests)) < len(tests):
-        raise FormError(f"a test is named twice: {sentence!r}")
-    return Claim(sentence, tests)
+    if len({*tests, *invariants}) < len(tests) + len(invariants):
+        raise FormError(f"a proof is named twice: {sentence!r}")
+    return Claim(sentence, invariants, tests)
+
+
+def invariants_in(folder: Path) -> set[str]:
+    """Return the invariants that the simulation may find broken."""
+    return {name for file in folder.glob("*.py") for name in _BREACH.findall(file.read_text(encoding="utf-8"))}
 
 
 def runs(source: str, name: str) -> bool:
@@ -132,18 +139,22 @@ def _skips(statement: ast.stmt) -> bool:
 
 
 CLAIMS = claims_of(PAGE.read_text(encoding="utf-8"))
+INVARIANTS = invariants_in(ROOT / "tests" / "simulation")
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.sentence[:60])
-def test_each_sentence_has_tests_that_run(claim: Claim) -> None:
-    assert claim.tests
+def test_each_sentence_has_proofs(claim: Claim) -> None:
+    assert claim.tests or claim.invariants
+    assert set(claim.invariants) <= INVARIANTS
     for file, name in claim.tests:
         assert (ROOT / file).is_file(), file
         assert runs((ROOT / file).read_text(encoding="utf-8"), name), f"{file}::{name}"
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.sentence[:60])
-def test_each_sentence_has_a_test_that_make_test_runs(claim: Claim) -> None:
+def test_each_sentence_has_a_proof_in_make_test(claim: Claim) -> None:
+    if claim.invariants:
+        return  # a minute of the simulation is in `make test`
     sources = [((ROOT / file).read_text(encoding="utf-8"), name) for file, name in claim.tests]
     assert not all(is_thorough(source, name) for source, name in sources)
 
@@ -155,23 +166,29 @@ def test_no_sentence_is_there_twice() -> None:
 # The parser, which would find no claims if the page had another form
 
 SMALL = (
-    f"{TITLE}\n\n{INTRODUCTION}\n\n## Source\n\n### Loss\n\n"
+    f"{TITLE}\n\nWhat is promised.\n\n## Source\n\n### Loss\n\n"
     "- Nothing\n  is lost.<br>\n  <sub>tests/a/test_b.py::test_c</sub>\n"
 )
 
 
 def test_reads_a_page() -> None:
-    more = "- More.<br>\n  <sub>tests/test_b.py::test_c, tests/test_b.py::test_d</sub>\n"
+    more = "- More.<br>\n  <sub>invariant rows_exact; tests/test_b.py::test_c, tests/test_b.py::test_d</sub>\n"
+    more += "- All.<br>\n  <sub>invariants rows_exact, stored_once</sub>\n"
     assert claims_of(SMALL + more) == [
-        Claim("Nothing is lost", [("tests/a/test_b.py", "test_c")]),
-        Claim("More", [("tests/test_b.py", "test_c"), ("tests/test_b.py", "test_d")]),
+        Claim("Nothing is lost", [], [("tests/a/test_b.py", "test_c")]),
+        Claim("More", ["rows_exact"], [("tests/test_b.py", "test_c"), ("tests/test_b.py", "test_d")]),
+        Claim("All", ["rows_exact", "stored_once"], []),
     ]
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("name the tests", "do not name the tests"),
+        ("What is promised.\n\n", ""),
+        ("tests/a", "invariant; tests/a"),
+        ("tests/a", "invariant rows_exact, stored_once; tests/a"),
+        ("tests/a", "invariants lost, lost; tests/a"),
+        ("tests/a/test_b.py::test_c", ""),
         ("## Source\n", "## Source\n\nIt reads.\n"),
         ("### Loss\n", "### Loss\n\n### Gain\n"),
         ("### Loss\n", "### Loss: none.\n"),

@@ -21,8 +21,8 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.certificates import Authority, Certificate, openssl, tls_files, trusting
-from tests.faults.engine import Query, write
 from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
+from tests.without_spark.query import Query, write
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client import tls as tls_module
 from tubemq_spark.client.cluster.producer_session import ProducerSession

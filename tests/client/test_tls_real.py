@@ -13,12 +13,12 @@ import pytest
 
 from tests.certificates import Authority, Certificate, trusting
 from tests.clusters.servers import needs_tools
-from tests.faults.engine import Query, write
 from tests.interop.java_client import JavaStores
 from tests.real import jars
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing
 from tests.real.topics import TopicSpec
+from tests.without_spark.query import Query, write
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net.connection import connect
 from tubemq_spark.client.timings import Timings

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from tests.clusters.servers import needs_tools
-from tests.faults.engine import options, rows_of, settings
 from tests.real.cluster import RealTubeMQ
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
+from tests.without_spark.query import options, rows_of, settings
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply

@@ -19,9 +19,7 @@ from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.errors import DataLossError
 from tubemq_spark.protocol.claim_id import ClaimId
-from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 
 USES = ("kept", "lost", "reused")
@@ -57,14 +55,6 @@ class StoredPartition:
 
     def send(self, count: int) -> list[Sent]:
         return messages.send(self.cluster, messages.numbered([self.partition], count, TAIL_SIZE))[self.partition]
-
-    def reader_in(self, tail: list[Sent], group: str, start: int, end: int) -> Iterator[FetchedBatch]:
-        """Return a reader that has returned messages of `tail`."""
-        ids = {sent.message_id for sent in tail}
-        batches = reading.reader(self.cluster, group, self.partition, start, end).batches()
-        while reading.rows_of(islice(batches, 1))[-1].message_id not in ids:
-            pass
-        return batches
 
 
 @pytest.fixture(scope="module")
@@ -145,47 +135,6 @@ def test_readers_go_on_when_their_broker_comes_back(
         assert rows + reading.rows_of(reader) == target.rows(begin, end)
         assert reading.group_position(broker, group, target.partition).group == begin
     assert not is_killed
-
-
-def test_a_lost_tail_ends_its_reader(broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str) -> None:
-    start, end = (FLUSHED - 100) * UNIT, (FLUSHED + TAIL) * UNIT
-    tails = [target.send(TAIL) for target in flushed["lost"]]
-    readers = [target.reader_in(tail, group, start, end) for target, tail in zip(flushed["lost"], tails, strict=True)]
-    restart(broker)
-
-    for target, reader in zip(flushed["lost"], readers, strict=True):
-        left = reading.group_position(broker, group, target.partition).end
-        assert left == FLUSHED * UNIT, "no tail was lost, so this proves nothing"
-        with pytest.raises(DataLossError, match=f"{target.partition}: .* the store lost its tail") as raised:
-            reading.rows_of(reader)
-        assert (raised.value.asked, raised.value.offered) == (end, left)
-        assert reading.group_position(broker, group, target.partition).group == start
-        assert reading.read(broker, group, target.partition, start, left) == target.rows(start, left)
-
-
-def test_messages_at_positions_of_lost_ones_are_not_taken_for_them(
-    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str
-) -> None:
-    start, end = (FLUSHED - 2000) * UNIT, (FLUSHED + TAIL) * UNIT
-    tails = [target.send(TAIL) for target in flushed["reused"]]
-    in_tail = [target.reader_in(tail, group, start, end) for target, tail in zip(flushed["reused"], tails, strict=True)]
-    before = [
-        reading.reader(broker, f"{group}_before", target.partition, start, end).batches()
-        for target in flushed["reused"]
-    ]
-    begun = [reading.rows_of(islice(reader, 1)) for reader in before]
-    restart(broker)
-
-    for target, reader, other, rows in zip(flushed["reused"], in_tail, before, begun, strict=True):
-        left = reading.group_position(broker, group, target.partition).end
-        assert left == FLUSHED * UNIT, "no tail was lost, so this proves nothing"
-        now = target.sent + target.send(TAIL + 100)
-        with pytest.raises(DataLossError, match=f"{target.partition}: .* uses the positions for other messages"):
-            reading.rows_of(reader)
-        assert reading.group_position(broker, group, target.partition).group == start
-        # A reader that had returned nothing of the tail returns the new messages.
-        assert rows == target.rows(start, left)[: len(rows)]
-        assert rows + reading.rows_of(other) == target.rows(start, end, now)
 
 
 def test_a_driver_restores_the_positions_that_a_crash_lost(

@@ -9,8 +9,6 @@ it is thorough there. `tests/source/test_truncation_check.py` tests the decision
 from __future__ import annotations
 
 import logging
-import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -21,10 +19,10 @@ from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.clusters.unambiguous_ids import wait_until_ids_are_unambiguous
-from tests.faults.engine import Query
 from tests.messages import Sent, bring_into_files
 from tests.real.cluster import RealTubeMQ
 from tests.real.topics import FLUSH_NEVER, TopicSpec
+from tests.without_spark.query import Query
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import Framing
@@ -35,14 +33,13 @@ BASE, TAIL = 300, 300  # messages of each topic, flushed and not flushed
 REFILLS = {"nothing": 0, "a_part": 100, "as_many": 300, "more": 1000}
 LOST = [f"{refill}_{layout}" for refill in REFILLS for layout in LAYOUT_NAMES]
 PLANNED = [f"planned_{layout}" for layout in LAYOUT_NAMES]
-KEPT = [f"kept_{layout}" for layout in LAYOUT_NAMES]
 CLOCK = "clock"
 _LONGEST = 180.0  # seconds that a test takes which relies on ids
 
 
 @pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    layouts = {name: LAYOUTS[cast(Layout, name.rpartition("_")[2])] for name in [*LOST, *PLANNED, *KEPT]}
+    layouts = {name: LAYOUTS[cast(Layout, name.rpartition("_")[2])] for name in [*LOST, *PLANNED]}
     topics = {name: replace(layout, settings=FLUSH_NEVER) for name, layout in layouts.items()}  # else no tail is lost
     topics[CLOCK] = TopicSpec(partitions=1)
     with running(request.param, brokers=1, topics=topics) as cluster:
@@ -159,37 +156,3 @@ def test_tails_that_were_planned_to_be_read_are_lost(broker: Cluster, group: str
             story.query.run()
             story.query.run()
             story.check()
-
-
-@pytest.mark.thorough
-def test_no_loss_is_reported_where_nothing_was_lost(broker: Cluster, group: str, rng: random.Random) -> None:
-    """Producers send all the time. Now and then the broker is stopped, or is killed after it has flushed everything."""
-    stories = [Story(broker, topic, group, fail=True) for topic in KEPT]
-    for _ in range(3):
-        for story in stories:
-            done = threading.Event()
-
-            def produce(story: Story = story, done: threading.Event = done) -> None:
-                for _ in range(rng.randint(5, 20)):
-                    story.send(rng.randint(1, 200))
-                done.set()
-
-            producer = threading.Thread(target=produce)
-            producer.start()
-            while not done.is_set():
-                story.query.run()
-            producer.join()
-            if rng.random() < 0.5:
-                story.query.run()
-        if rng.random() < 0.5:
-            bring_into_files(broker, KEPT)
-            broker.kill_broker(1)
-        else:
-            broker.stop_broker(1)
-        broker.start_broker(1)
-    for story in stories:
-        story.query.run()
-        story.check()
-        assert {partition: rows[-1].message_id for partition, rows in story.query.rows.items()} == {
-            partition: sent[-1].message_id for partition, sent in story.stored.items()
-        }

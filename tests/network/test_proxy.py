@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.engine import Query, fill, stored
 from tests.network.hostile import Spoiled, wrong_serial_number
 from tests.network.proxied import Proxied
 from tests.network.proxy import Network, Proxy
 from tests.peers import Peer, answering, echo, reply_bytes
+from tests.without_spark.query import Query, fill, stored
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response, encode_request
@@ -112,7 +112,6 @@ def test_masters_name_the_proxies_of_brokers() -> None:
         proxied = Proxied(network, tubemq.master, {1: tubemq.broker_address(1)})
         fill(tubemq)
         query = Query(tubemq, masters=parse_master_addresses(proxied.master))
-        query.be_patient()
         query.run()
         assert query.rows == stored(tubemq)
         assert all(proxy.connections for proxy in proxied.all)

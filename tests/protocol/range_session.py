@@ -182,10 +182,6 @@ def store_of(*partitions: int, limits: Limits | None = None, flushed: bool = Tru
     return store
 
 
-# Entries to move the group to, counted from 0. The range of `long_session` is [4, 20) of 30.
-MOVES = {"back": 0, "forth": 13, "to the end of the range": 20, "to the end of the store": 30, "dropped": None}
-
-
 def long_session(*, depth: int = 1) -> Session:
     """Return a session of [4, 20) in a shared store of 30 entries, two of three ours, up to 4 entries in a fetch."""
     return Session(store_of(*[OURS, OURS, 8] * 10, limits=Limits(file_entries=4)), 4 * UNIT, 20 * UNIT, depth=depth)

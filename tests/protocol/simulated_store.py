@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated TubeMQ store with the broker's read cursor of one consumer, in memory.
+"""A store of the embedded broker and the read cursor of one consumer, with a record of all messages that it ever had.
 
-It follows MessageStore, MsgFileStore, MsgMemStore and DefaultOffsetManager: one index for all partitions of the store,
-flushed files and two memory blocks that are read differently, and a cursor of a confirmed position plus a part in
-flight. Attributes count entries from 0; requests and replies have positions in bytes of the index, 28 for each entry.
+`Limits` count entries, and not bytes as the broker does. Positions in requests and replies are bytes of the index, 28
+for each entry; arguments of other methods count entries from 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tubemq_spark.protocol.errcode import NotFound
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN, ReadStatus
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
+from tubemq_spark.protocol.message import ATTRIBUTES_FLAG
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.store import Store
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import ServerConfig
 
-UNIT = 28
+UNIT = INDEX_MSG_UNIT_SIZE
+_KEY = Key("g", "demo", 7)
+_TOO_LONG = 100 + MESSAGE_SIZE_SLACK  # bytes of a payload that the broker does not return from memory
+_CONFIG = ServerConfig(
+    max_msg_size=100, mem_cache_msg_count=1 << 40, mem_cache_msg_size=1 << 40, max_index_segment_entries=1 << 40
+)
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     messageId: int  # noqa: N815
     checkSum: int  # noqa: N815
 
@@ -46,7 +56,7 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """The entries that one fetch reads. The last two count messages; the real limits count bytes."""
+    """The entries that one fetch reads, and the messages that it returns."""
 
     file_entries: int = 4000
     memory_entries: int = 6000
@@ -54,33 +64,38 @@ class Limits:
     messages: int = 524_288
 
 
-@dataclass
+class _StoppedClock(Clock):
+    def now(self) -> float:
+        return 0.0
+
+
 class SimulatedStore:
-    """Entries before `flushed` are in files, those before `backup` in the block being flushed, others in the other."""
+    """The entries, `filtered` or not for the reader, and faults: `stale` fetches find an index without its data, `busy`
+    ones get a 404, and entries of partitions `racing` arrive during the next fetch from memory."""
 
-    limits: Limits = field(default_factory=Limits)
-    filtered: bool = False
-    entries: list[Entry] = field(default_factory=list)
-    minimum: int = 0
-    flushed: int = 0
-    backup: int = 0
+    def __init__(self, limits: Limits | None = None, filtered: bool = False) -> None:
+        self.filtered = filtered
+        self.entries: list[Entry] = []
+        self.stale = self.busy = 0
+        self.racing: list[int] = []
+        self.sought_at: int | None = None
+        self.numbers: dict[Message, int] = {}  # of all messages, also lost ones
+        self.minima: list[int] = []  # all so far
+        self.ends: list[int] = []  # that seeks returned
+        self._next_id = 1000
+        self._first_fetch = True
+        self._moved = False  # by another client, since the last seek
+        self._clock = _StoppedClock()
+        self._offsets = GroupOffsets(_CONFIG, self._clock)
+        self._store = self._new_store()
+        self.limits = limits or Limits()
 
-    confirmed: int | None = None  # in entries, like `in_flight`; None: the group has no record
-    in_flight: int = 0
-    first_fetch: bool = True
-    sought_at: int | None = None
-    moved: bool = False  # by another client, since the last seek
+    def _new_store(self) -> Store:
+        return Store(1, 1 << 50, replace(_CONFIG), self._clock)
 
-    stale: int = 0  # next fetches that read nothing: the index is flushed, the data is not
-    busy: int = 0  # next fetches that get a 404 of kind WAIT
-    racing: list[int] = field(
-        default_factory=list
-    )  # partitions of entries that arrive during the next fetch from memory
-
-    numbers: dict[Message, int] = field(default_factory=dict)  # of all messages, also lost ones
-    minima: list[int] = field(default_factory=list)  # all so far
-    ends: list[int] = field(default_factory=list)  # that seeks returned
-    _next_id: int = 1000
+    @property
+    def minimum(self) -> int:
+        return self._store.min_offset // UNIT
 
     # Producers, the flush thread, retention, administrators and crashes
 
@@ -91,27 +106,44 @@ class SimulatedStore:
             if message is not None:
                 self.numbers[message] = len(self.entries)
             self.entries.append(Entry(partition, message, matches, too_long))
+            self._append(self.entries[-1])
 
-    def flush(self) -> None:
-        self.flushed = self.backup
+    def _append(self, entry: Entry) -> None:
+        partition, message, matches, too_long = entry
+        flag = ATTRIBUTES_FLAG if message is None else 0
+        payload = b"." * _TOO_LONG if too_long else b""
+        self._store.append(partition, int(matches), *(message or (0, 0)), flag, payload)
 
     def swap_blocks(self) -> None:
-        """Begin to flush the block with new messages, and finish the flush of the other one."""
-        self.flushed = self.backup
-        self.backup = len(self.entries)
+        """Write the block in memory into files that readers of files do not see yet."""
+        self._store._flush_block()
+
+    def flush(self) -> None:
+        self._store.flush()
 
     def expire(self, position: int) -> None:
-        """Remove entries as retention does: files only, and never the last file."""
-        position = max(self.minimum, min(position, self.flushed - 1))
-        if not self._undoes_a_move(self.confirmed, position):
-            self.minimum = position
+        """Remove entries as retention does: files only, and never the last entry."""
+        self.flush()
+        position = max(self.minimum, min(position, len(self.entries) - 1))
+        if not self._undoes_a_move(self._confirmed, position):
+            self._store.keep(len(self.entries) - position)
             self.minima.append(position)
 
     def crash(self, keep: int, confirmed: int | None) -> None:
         """Restart the store with `keep` entries, all in files, and the group at an older position or without one."""
-        del self.entries[max(keep, self.minimum) :]
-        self.flushed = self.backup = len(self.entries)
-        self.confirmed, self.in_flight, self.sought_at, self.racing = confirmed, 0, None, []
+        minimum = self.minimum
+        del self.entries[max(keep, minimum) :]
+        limits, self._store = self.limits, self._new_store()
+        self.limits = limits
+        for entry in self.entries:
+            self._append(entry)
+        self.flush()
+        if minimum:
+            self._store.keep(len(self.entries) - minimum)
+        self._offsets.remove(_KEY.group)
+        if confirmed is not None:
+            self._offsets.move(_KEY, confirmed * UNIT)
+        self.sought_at, self.racing = None, []
         self._next_id -= 500  # a new process counts ids from another time
 
     def move_group(self, to: int | None) -> bool:
@@ -123,96 +155,65 @@ class SimulatedStore:
             to = max(self.minimum, min(to, len(self.entries)))
         if self._undoes_a_move(to, self.minimum):
             return False
-        self.confirmed, self.in_flight, self.moved = to, 0, True
+        if to is None:
+            self._offsets.remove(_KEY.group)
+        else:
+            self._offsets.move(_KEY, to * UNIT)
+        self._moved = True
         return True
+
+    @property
+    def _confirmed(self) -> int | None:
+        position = self._offsets.confirmed(_KEY)
+        return None if position is None else position // UNIT
 
     def _undoes_a_move(self, to: int | None, minimum: int) -> bool:
         """Return True if the group would be again where the reader put it: no reply shows such a pair of moves."""
-        return self.moved and max(to or 0, minimum) == self.sought_at
+        return self._moved and max(to or 0, minimum) == self.sought_at
 
     # Requests of the reader
 
     def seek(self, position: int) -> Sought:
-        self.confirmed = max(self.minimum, min(position // UNIT, len(self.entries)))
-        self.in_flight, self.first_fetch, self.sought_at, self.moved = 0, True, self.confirmed, False
+        found = self._offsets.load(_KEY, self._store, ReadStatus.NORMAL, position)
+        self.sought_at, self._first_fetch, self._moved = found // UNIT, True, False
         self.ends.append(len(self.entries))
-        return Sought(self.confirmed * UNIT, len(self.entries) * UNIT)
+        return Sought(found, self._store.max_offset)
 
     def ask_files(self, position: int) -> FilesEnd:
         """Seek, and return where the files end."""
         self.seek(position)
-        return FilesEnd(self.flushed * UNIT)
+        return FilesEnd(self._store.committed_offset)
 
     def roll_back(self) -> int:
-        self.in_flight = 0
-        self.confirmed = self.confirmed or 0
-        return self.confirmed * UNIT
+        return self._offsets.commit(_KEY, False)
 
     def fetch(self, partition: int) -> Fetched | NotFound:
-        at = self._cursor()
-        if at is None:
+        store, limits = self._store, self.limits
+        position = self._offsets.next_read(_KEY, store, True, False)
+        if position is None:
             return NotFound.END
         if self.busy:
             self.busy -= 1
             return NotFound.WAIT
-        if at < self.flushed:
-            return self._fetch_files(partition, max(at, self.minimum))
-        return self._fetch_memory(partition, at)
-
-    def _cursor(self) -> int | None:
-        """Return the position to read from, None at the end of the store (DefaultOffsetManager.getOffset)."""
-        self.confirmed = self.confirmed or 0
-        at = self.confirmed + self.in_flight
-        if at >= len(self.entries):
-            self.in_flight += min(0, len(self.entries) - at)
-            return None
-        if at < self.minimum:
-            self.confirmed += self.minimum - at  # the part in flight is dropped, not moved
-            self.in_flight = 0
-            return self.confirmed
-        return at
-
-    def _fetch_files(self, partition: int, at: int) -> Fetched:
-        # The broker's loop compares with the remaining bytes of a buffer that it empties, so it stops half way.
-        available = min(self.flushed - at, 2 * self.limits.file_entries)
-        count = -(-available // 2)
-        if self.stale:
+        known_end, in_files = store.max_offset, max(position, store.min_offset) < store._file_end * UNIT
+        if in_files and self.stale:
             self.stale -= 1
-            count = 0
-        messages, read = self._scan(partition, at, count)
-        self.in_flight += read
-        return Fetched(at * UNIT, len(self.entries) * UNIT, messages)
-
-    def _fetch_memory(self, partition: int, at: int) -> Fetched | NotFound:
-        max_offset = len(self.entries) * UNIT  # taken before the block is read
-        in_backup = at < self.backup
-        self.append(*self.racing)
-        self.racing = []
-        block_end = self.backup if in_backup else len(self.entries)
-        block = self.entries[at:block_end]
-        if not any((e.matches if self.filtered else e.partition == partition) for e in block):
-            self.in_flight += block_end - at
-            if in_backup and not self.filtered:
-                return Fetched(at * UNIT, max_offset, ())
-            return NotFound.PASSED
-        messages, read = self._scan(partition, at, min(block_end - at, self.limits.memory_entries))
-        self.in_flight += read
-        return Fetched(at * UNIT, max_offset, messages)
-
-    def _scan(self, partition: int, at: int, count: int) -> tuple[tuple[Message, ...], int]:
-        """Return the messages of at most `count` entries, and the number of entries passed."""
-        wanted = self.limits.first_messages if self.first_fetch else self.limits.messages
-        self.first_fetch = False
-        messages: list[Message] = []
-        for number in range(at, at + count):
-            in_memory = number >= self.flushed
-            if self.is_readable(self.entries[number], partition) and not (in_memory and self.entries[number].too_long):
-                message = self.entries[number].message
-                assert message is not None
-                messages.append(message)
-                if len(messages) == wanted:
-                    return tuple(messages), number + 1 - at
-        return tuple(messages), count
+            return Fetched(max(position, store.min_offset), known_end, ())
+        if not in_files:
+            self.append(*self.racing)
+            self.racing = []
+        store._file_scan, store._memory_scan = 2 * limits.file_entries, limits.memory_entries
+        most = limits.first_messages if self._first_fetch else limits.messages
+        self._first_fetch = False
+        store._config = replace(_CONFIG, transfer_size=most * STORE_DATA_HEADER_LEN)
+        codes = frozenset([1]) if self.filtered else None
+        read = store.read(position, partition, codes, 3, most * STORE_DATA_HEADER_LEN, 0)
+        self._offsets.advance(_KEY, read.advance, True, False)
+        if read.code != ErrCode.SUCCESS:
+            return not_found_kind(read.text)
+        reply = pb.GetMessageResponseB2C.FromString(b"".join(read.chunks))
+        messages = tuple(Message(one.messageId, one.checkSum) for one in reply.messages)
+        return Fetched(max(position, store.min_offset), known_end, messages)
 
     # Questions of tests
 

@@ -154,7 +154,7 @@ class Recorder(dict[object, object]):
 # Scenarios that reach nearly all pairs of state and event, found among thousands of seeds
 ALL_KINDS = HARMLESS + HARMFUL
 REACHING = [
-    *((seed, ALL_KINDS) for seed in (273, 292, 816, 1110, 1398)),
+    *((seed, ALL_KINDS) for seed in (816, 2495)),
     (988, ("move", "crash", "disconnect", "flush")),
 ]
 
@@ -162,12 +162,13 @@ REACHING = [
 def test_the_table_has_exactly_the_events_that_can_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(exact_range._HANDLERS)
     monkeypatch.setattr(exact_range, "_HANDLERS", recorder)
-    assert {check(scenario(random.Random(seed), kinds)) for seed, kinds in REACHING} == {"done", "lost", "moved"}
+    assert {check(scenario(random.Random(seed), kinds)) for seed, kinds in REACHING} == {"done", "lost"}
     for make, entry in ((searching_gaps, 7), (searching_gaps, 10), (counting_entries, 4), (counting_entries, 7)):
         session = make()
         session.store.move_group(entry)
         assert how_it_ends(session) == "moved"
-    session = searching_gaps()
-    session.store.busy = 2
-    assert how_it_ends(session) == "done"
+    for make in (searching_gaps, counting_entries):
+        session = make()
+        session.store.busy = 2
+        assert how_it_ends(session) == "done"
     assert recorder.used == set(recorder)

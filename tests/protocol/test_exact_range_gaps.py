@@ -17,29 +17,7 @@ from tests.protocol.range_session import (
     store_of,
 )
 from tests.protocol.simulated_store import UNIT, Limits, SimulatedStore
-from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, State
-
-
-@pytest.mark.parametrize("owns_store", [True, False])
-def test_a_message_that_arrives_during_the_last_fetch_does_not_belong_to_the_range(owns_store: bool) -> None:
-    """The reply's maxOffset is the end of the range, but its last message is behind it."""
-    store = store_of(OURS, flushed=False)
-    store.append(OURS if owns_store else 8, unreadable=True)
-    store.append(OURS)
-    store.racing = [OURS]
-    session = Session(store, 0, 3 * UNIT, owns_store)
-    assert [message for _, message in session.run()] == [message for _, message in store.readable(OURS, 0, 3 * UNIT)]
-    assert len(store.readable(OURS, 0, 4 * UNIT)) == 3
-
-
-def test_an_unreadable_entry_shifts_no_positions() -> None:
-    store = store_of(OURS)
-    for _ in range(3):
-        store.append(OURS, unreadable=True)
-        store.append(OURS, OURS)
-    session = Session(store, 0, 10 * UNIT, owns_store=True)
-    session.run()
-    assert [position for position, _ in session.rows] == [UNIT * n for n in (0, 2, 3, 5, 6, 8, 9)]
+from tubemq_spark.protocol.range_state import Action, State
 
 
 @pytest.mark.parametrize(("entry", "ends"), [(0, "moved"), (4, "moved"), (7, "moved"), (2, "done")])
@@ -65,28 +43,6 @@ def test_searches_gaps_although_the_broker_is_busy() -> None:
 # Messages that are too long for the broker's reader of memory
 
 
-@pytest.mark.parametrize("number", range(12))
-@pytest.mark.parametrize("limits", [Limits(), Limits(file_entries=3, memory_entries=3), Limits(1, 1, 1, 1)])
-def test_reads_a_message_that_is_too_long_for_memory_from_files(number: int, limits: Limits) -> None:
-    store = SimulatedStore(limits)
-    for entry in range(12):
-        store.append(OURS, too_long=entry == number)
-        if entry == 5:
-            store.swap_blocks()
-    session = Session(store, 2 * UNIT, 10 * UNIT, owns_store=True)
-    assert session.run() == session.expected
-    assert [position for position, _ in session.rows] == [UNIT * n for n in range(2, 10)]
-    assert session.asked == (3 if 2 <= number < 10 else session.asked)
-
-
-def test_reads_a_range_of_messages_that_are_too_long_for_memory() -> None:
-    store = SimulatedStore()
-    store.append(*[OURS] * 8, too_long=True)
-    session = Session(store, 2 * UNIT, 6 * UNIT, owns_store=True)
-    assert len(session.run()) == 4
-    assert session.rows == session.expected
-
-
 def test_waits_for_the_flush_and_reports_the_entries() -> None:
     store = store_of(*[OURS] * 3)
     store.append(OURS, too_long=True)
@@ -104,31 +60,6 @@ def test_waits_for_the_flush_and_reports_the_entries() -> None:
 
 
 # Stores that got partitions after the range was planned
-
-
-@pytest.mark.parametrize("limits", [Limits(), Limits(file_entries=7, memory_entries=5), Limits(1, 1, 1, 1)])
-@pytest.mark.parametrize("flushed", [True, False])
-def test_messages_behind_too_many_gaps_have_no_positions(limits: Limits, flushed: bool) -> None:
-    """It takes few seeks, and the same messages have positions, however they are fetched."""
-    store = store_of(*[OURS] * 20, *[OURS, 8, 9] * 200, limits=limits, flushed=flushed)
-    session = Session(store, 5 * UNIT, 610 * UNIT, owns_store=True)
-    asked = sought = 0
-    while not session.reader.done:
-        actions = [command.action for command in session.exchange()]
-        sought += actions.count(Action.SEEK)
-        asked += actions.count(Action.FIND_FLUSHED_END)
-    assert session.rows == session.expected
-    assert [position for position, _ in session.rows].index(None) == 15 + 1 + MAX_EMPTY_ENTRIES // 2
-    assert sought < 60
-    assert asked <= 3
-
-
-def test_a_range_of_unreadable_entries_is_empty() -> None:
-    store = store_of(OURS)
-    store.append(OURS, OURS, OURS, unreadable=True)
-    store.append(OURS)
-    session = Session(store, 1 * UNIT, 4 * UNIT, owns_store=True)
-    assert session.run() == []
 
 
 def test_a_complete_range_does_not_wait_for_a_flush_if_the_store_grew() -> None:

@@ -85,15 +85,15 @@ def timed_stores(draw: st.DrawFn, *, in_order: bool) -> TimedStore:
     timed = TimedStore(SimulatedStore(limits))
     sole = draw(st.booleans())
     minute = 0
+    flushed, minimum = draw(st.integers(0, 80)), draw(st.integers(0, 80))
     kinds = st.sampled_from(["timed", "timed", "timed", "other", "untimed", "unreadable"])
-    for kind, step in draw(st.lists(st.tuples(kinds, st.integers(0, 3)), max_size=80)):
+    for number, (kind, step) in enumerate(draw(st.lists(st.tuples(kinds, st.integers(0, 3)), max_size=80))):
         minute = minute + step // 2 if in_order else step
         partition = OTHERS if kind == "other" and not sole else OURS
         timed.append(partition, None if kind == "untimed" else minute, unreadable=kind == "unreadable")
-    size = len(timed.store.entries)
-    timed.store.backup = draw(st.integers(0, size))
-    timed.store.flushed = draw(st.integers(0, timed.store.backup))
-    timed.store.minimum = draw(st.integers(0, max(0, timed.store.flushed - 1)))
+        if number == flushed:
+            timed.store.flush()
+            timed.store.expire(minimum)
     timed.store.busy, timed.store.stale = draw(st.integers(0, 3)), draw(st.integers(0, 3))
     return timed
 
@@ -122,7 +122,8 @@ def spread(size: int, share: int, *, untimed: range = range(0), per_fetch: int =
     for number in range(size):
         partition = OURS if number % share == 0 else OTHERS
         timed.append(partition, None if number in untimed else number // 1000)
-    timed.store.backup = timed.store.flushed = size - size // 10
+        if number == size - size // 10 - 1:
+            timed.store.flush()
     return timed
 
 
@@ -181,7 +182,8 @@ def test_entries_of_other_partitions_take_few_probes() -> None:
     timed = TimedStore(SimulatedStore())
     for number in range(60_000):
         timed.append(OURS if number in (1000, 50_000) else OTHERS, number // 1000)
-    timed.store.backup = timed.store.flushed = 45_000
+        if number == 45_000:
+            timed.store.flush()
     assert timed.search(1) == 1000 * UNIT
     timed.probes = timed.fetches = 0
     assert timed.search(2) == 50_000 * UNIT

@@ -147,3 +147,30 @@ def _bound(port: int) -> socket.socket | None:
         return None
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return bound
+
+
+def members(session: int) -> list[int]:
+    """Return the processes of a session. Spark's Python workers stay in the session of the driver."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = _fields(int(folder.name))
+        if len(fields) > 3 and int(fields[3]) == session and fields[0] != b"Z":
+            found.append(int(folder.name))
+    return found
+
+
+def parent(pid: int) -> int:
+    fields = _fields(pid)
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _fields(pid: int) -> list[bytes]:
+    return read(pid, "stat").rpartition(b") ")[2].split()
+
+
+def read(pid: int, name: str) -> bytes:
+    """Return a file of a process in /proc; nothing if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""

@@ -14,11 +14,11 @@ import pytest
 
 from tests.clocks import SkippingClock
 from tests.clusters.servers import needs_tools
-from tests.faults.engine import Query, settings, write
 from tests.network.jobs import Jobs, MessageKey
 from tests.network.scenarios import seconds
 from tests.real.cluster import RealTubeMQ
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tests.without_spark.query import Query, settings, write
 from tests.without_spark.sink import read_back
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS

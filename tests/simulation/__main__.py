@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.simulation import coverage
+from tests.simulation import coverage, stories
 from tests.simulation.choices import Choices
 from tests.simulation.families import FAMILIES, play, stage
 from tests.simulation.known import known
@@ -35,6 +35,8 @@ def main() -> int:
     parser.add_argument("--reduce-seconds", type=float, default=60.0)
     parser.add_argument("--all", action="store_true", help="print all empty cells")
     parser.add_argument("--log", action="store_true", help="let the connector and the servers log")
+    parser.add_argument("--keep", default=None, metavar="NAME", help="with --story: keep it in the folder stories")
+    parser.add_argument("--breach", default="", help="with --story: only breaches whose text contains this")
     parser.add_argument("--write-table", action="store_true")
     given = parser.parse_args()
     families = given.family or sorted(FAMILIES)
@@ -73,11 +75,15 @@ def tell_all(families: list[str], given: argparse.Namespace) -> int:
             if not played.breaches:
                 print(f"{family} {seed}: no promise was broken")
             for breach in played.breaches:
+                if given.breach not in breach.text:
+                    continue
                 failed = failed or known(breach.invariant, breach.text) is None
                 kept = choices or Choices(played.schedule.world.decisions)
                 if given.story:
                     kept = Reduction(family, seed, breach, given.reduce_seconds).reduce(kept)
                 print(tell(family, seed, kept, breach), end="\n\n", flush=True)
+                if given.keep is not None:
+                    stories.write(given.keep, family, seed, kept, breach)
     return int(failed)
 
 

@@ -82,7 +82,7 @@ def change(setting: Any, changes: Mapping[str, Any]) -> None:
         name, _, key = path.partition(".")
         before = getattr(setting, name)
         if not key and isinstance(value, Mapping):
-            setattr(setting, name, type(before)(**value))
+            setattr(setting, name, type(before)(**{key: _tuples(inner) for key, inner in value.items()}))
         elif not key:
             setattr(setting, name, _as(before, value))
         elif isinstance(before, Mapping):

@@ -456,11 +456,11 @@ WRITING = (
     ),
     # Where rows go
     Fault(
-        "column_wins_over_the_option",
-        "option `topic` is the topic of all rows",
+        "topic_of_the_first_row",
+        "without option `topic`, a row goes to the topic of its column",
         "sink/row_encoder.py",
         "topic = row_topic if self._topic is None else self._topic",
-        "topic = row_topic or self._topic",
+        "topic = self._topic = row_topic if self._topic is None else self._topic",
         "writing",
         ("nothing_invented", "rows_stored"),
     ),

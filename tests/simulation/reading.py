@@ -23,7 +23,7 @@ from tests.simulation.schedule import (
 )
 from tests.simulation.servers import DAMAGED, DELETED, RETENTION, Loss
 from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery
-from tests.simulation.world import Killed, Process
+from tests.simulation.world import Call, Killed, Process
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -107,10 +107,10 @@ class ReadingSchedule(Schedule):
         unflushed = ("source.store_check", "UNFLUSHED_AT_MOST", (UNIT * 2 * config.mem_cache_msg_count + 2 * UNIT,))
         return Setting(
             knobs=turn_knobs(r, (*KNOBS, unflushed, unflushed)),
-            brokers=r.choice((1, 1, 2)),
+            brokers=r.choice((1, 1, 1, 2)),
             masters=r.choice((1, 1, 2)),
-            partitions=r.choice((1, 1, 2)),
-            stores=r.choice((1, 1, 2)),
+            partitions=r.choice((1, 1, 1, 2)),
+            stores=r.choice((1, 1, 1, 2)),
             horizon=horizon,
             interval=interval,
             weather=make_weather(r),
@@ -157,6 +157,7 @@ class ReadingSchedule(Schedule):
         self.group = Group(self.reading, GROUP)
         self.apps: list[Application] = []
         self.producers: list[JavaProducer] = []
+        self.guests: list[Call[None]] = []  # that have come, and may have gone
         self.fed = world.start("feeder", self._feed)
         self.operator = world.start("operator", self._operate)
 
@@ -326,10 +327,12 @@ class ReadingSchedule(Schedule):
 
     def rest(self) -> None:
         world = self.world
-        world.run(lambda: self.fed.done and all(producer.ended.done for producer in self.producers))
+        world.run(lambda: self.fed.done and all(one.done for one in [*self.guests, *(p.ended for p in self.producers)]))
+        for guest in self.guests:
+            guest.result()
         wanted = tuple(topic for topic in self.topics if topic in self.tubemq.topics)
         limited = self.options.pop("maxoffsetspertrigger", None) is not None and self.setting.interval > 0.0
-        if self.subscribed != wanted or limited or self.setting.interval > 2.0:  # it would need hours
+        if self.subscribed != wanted or limited or self.setting.interval > 15.0:  # it would need hours
             self.subscribed = wanted
             if self.query is not None:
                 self.query.stop()
@@ -337,9 +340,9 @@ class ReadingSchedule(Schedule):
         while not self._has_all():
             if world.now > end:
                 raise BrokenError("comes_to_rest", f"the query is at {self.reading.ends}, and more is stored")
-            world.pass_time(1.0)
+            world.pass_time(0.4)
         # Let one more trigger pass, in which the query learns of its last commit.
-        world.pass_time(2.5 + (self.setting.interval if self.query and self.query.interval > 2.0 else 0.0))
+        world.pass_time(1.0 + (self.query.interval if self.query else 0.0))
         self._finished = True
         if self.query is not None:
             self.query.stop()
@@ -507,7 +510,7 @@ class ReadingSchedule(Schedule):
         """A second query of the same group."""
         self._strangers += 1
         self.trouble("stranger")
-        self.world.start("rival", self._run_rival, planned)
+        self.guests.append(self.world.start("rival", self._run_rival, planned))
 
     def _run_rival(self, planned: Disturbance) -> None:
         world = self.world
@@ -544,7 +547,7 @@ class ReadingSchedule(Schedule):
         """A Java consumer of the same group comes, and goes or is killed."""
         self._strangers += 1
         self.trouble("stranger")
-        self.world.start("java", self._run_java_consumer, planned)
+        self.guests.append(self.world.start("java", self._run_java_consumer, planned))
 
     def _run_java_consumer(self, planned: Disturbance) -> None:
         world = self.world
@@ -563,7 +566,8 @@ class ReadingSchedule(Schedule):
         self._excuse_all()
 
     def _excuse_all(self) -> None:
-        self._excuse_all()
+        for partition in self.partitions_of_query():
+            self.group.excuse(partition)
 
     def start_java_producer(self, planned: Disturbance) -> None:
         topic = self.topics[planned.number % len(self.topics)]
@@ -581,7 +585,7 @@ class ReadingSchedule(Schedule):
 
     def read_batch(self, planned: Disturbance) -> None:
         """Somebody looks at the topics by a batch read, and may kill it."""
-        self.world.start("reader", self._read_batch, planned)
+        self.guests.append(self.world.start("reader", self._read_batch, planned))
 
     def _read_batch(self, planned: Disturbance) -> None:
         world = self.world

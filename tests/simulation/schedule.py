@@ -191,7 +191,8 @@ class Schedule:
             self.calm_down()
             self.rest()
         except BrokenError as error:
-            self.breaks(error)
+            if error.invariant != "comes_to_rest" or not self.broken:  # another breach may be why
+                self.breaks(error)
         except EnoughError:
             pass
         except StuckError as error:
@@ -252,7 +253,7 @@ class Schedule:
 
     def _plan_disturbances(self) -> None:
         setting, world = self.setting, self.world
-        if not setting.kinds:
+        if not setting.kinds and world.replay is None:
             return
         for slot in range(self.SLOTS):
             planned = world.decide(f"disturbance {slot}", setting.rate, self._make_disturbance)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,29 +64,6 @@ def attempt(plan: WritePlan, task: Task, rows: Iterable[Cells] = ROWS) -> int:
 
 def assert_each_stored_once(cluster: EmbeddedCluster) -> None:
     assert bodies_in(cluster) == Counter(row["value"] for row in ROWS) + Counter(EARLIER)
-
-
-@pytest.mark.parametrize("stored", [0, 1, 25, 50])
-def test_a_task_of_a_repeated_stage_finds_its_rows(
-    cluster: EmbeddedCluster, plan: WritePlan, task: Task, stored: int
-) -> None:
-    """Spark has lost the executor of the first attempt. The rows come in another order now."""
-    attempt(plan, task, ROWS[:stored])
-    assert attempt(plan, task.in_repeated_stage(), ROWS[::-1]) == stored
-    assert attempt(plan, task.in_repeated_stage().again()) == len(ROWS)
-    assert attempt(plan, task.in_repeated_stage().again().in_repeated_stage()) == len(ROWS)
-    assert_each_stored_once(cluster)
-
-
-def test_tasks_of_a_stage_that_is_not_repeated_do_not_search(cluster: EmbeddedCluster, plan: WritePlan) -> None:
-    tasks = [Task(partition=number) for number in range(5)]
-    for one in tasks:
-        attempt(plan, one, [])
-    with cluster.tubemq.on("get_message").count() as fetched:
-        for batch in range(1, 20):
-            for one in tasks:
-                attempt(plan, replace(one, batch=batch), ROWS[batch : batch + 1])
-    assert fetched.fired == 0
 
 
 @pytest.mark.parametrize("begun", [1, 20])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,39 +13,14 @@ import pytest
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import let_go
-from tests.stored import stored_in
-from tests.without_spark.sink import INT, Task, Writing, batches, own, schema
+from tests.without_spark.sink import INT, Task, Writing, batches, schema
 from tubemq_spark.client import forget_servers
-from tubemq_spark.errors import AuthError, ConfigError, DataLossError, ServerError, TubeMQError
+from tubemq_spark.errors import DataLossError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.task_writer import write_batches
-from tubemq_spark.testing import EmbeddedTubeMQ
 
 ROWS = [{"value": b"%03d" % n} for n in range(600)]
 MIDDLE = 300
-
-
-def _close(tubemq: EmbeddedTubeMQ, topic: str) -> None:
-    """Remove the topic from the master's list, and let the brokers refuse it."""
-    tubemq.close_topic(topic, subscribe=False)
-    tubemq.on("send_message", topic=topic).fail(403)
-
-
-class Trouble(NamedTuple):
-    """What happens to a topic, and the error with which the task fails."""
-
-    inject: Callable[[EmbeddedTubeMQ, str], object]
-    error: type[TubeMQError]
-    reason: str
-
-
-TROUBLES = {
-    "closed": Trouble(_close, ServerError, "403 FORBIDDEN"),
-    "revoked": Trouble(lambda tubemq, _: tubemq.on("send_message").fail(415), AuthError, "415 CERTIFICATE_FAILURE"),
-    "full": Trouble(lambda tubemq, _: tubemq.on("send_message").fail(419), ServerError, "419 SERVER_RECEIVE_OVERFLOW"),
-}
-troubles = pytest.mark.parametrize("trouble", TROUBLES.values(), ids=list(TROUBLES))
 
 
 @pytest.fixture(scope="module")
@@ -82,62 +57,6 @@ def write(own_cluster: EmbeddedCluster) -> Callable[..., Written]:
 
 def bodies(cluster: EmbeddedCluster, topic: str) -> list[bytes]:
     return sorted(message.body for message in cluster.tubemq.messages(topic))
-
-
-@troubles
-def test_a_task_fails_and_reports_how_many_rows_are_stored(
-    own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
-) -> None:
-    topic = own_cluster.new_topic("three")
-    with pytest.raises(trouble.error) as caught:
-        write(topic, lambda: trouble.inject(own_cluster.tubemq, topic), Task(partition=7))
-    error_text = str(caught.value)
-    assert "\n" not in error_text
-    assert trouble.reason in error_text
-    assert re.search(r"row \d+ of task partition 7", error_text)
-    counts = re.search(r"; (\d+) of (\d+) rows of task partition 7 are acknowledged", error_text)
-    assert counts is not None
-    stored = bodies(own_cluster, topic)
-    assert int(counts[1]) <= len(stored) <= int(counts[2])
-    assert len(stored) < len(ROWS)
-    assert len(set(stored)) == len(stored)
-
-
-@troubles
-def test_a_bad_row_does_not_hide_a_failure_of_the_rows_before_it(
-    own_cluster: EmbeddedCluster, trouble: Trouble
-) -> None:
-    """When a bad row fails a task, the rows before it are usually stored."""
-    topic = own_cluster.new_topic("three")
-    rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
-    writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
-    trouble.inject(own_cluster.tubemq, topic)
-    both = "column 'value': it is null; and not all rows before it could be stored"
-    with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{trouble.reason}") as caught:
-        writing.write(rows)
-    assert str(caught.value).endswith(
-        "; drop or repair such rows in the query, or set option 'failedRows' to drop or deadLetter"
-    )
-    assert bodies(own_cluster, topic) == []
-
-
-@troubles
-def test_the_next_attempt_sends_the_rest(
-    own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
-) -> None:
-    """With `effectivelyOnce`, each row is then stored once."""
-    topic = own_cluster.new_topic("three")
-    task = Task()
-    once = {"effectivelyOnce": True, "checkpointLocation": task.query}
-    with pytest.raises(trouble.error, match=trouble.reason):
-        write(topic, lambda: trouble.inject(own_cluster.tubemq, topic), task, **once)
-    let_go(own_cluster.tubemq)  # what comes later than the faults end would be stored
-    stored_before = len(bodies(own_cluster, topic))
-    own_cluster.tubemq.clear_faults()
-    own_cluster.tubemq.open_topic(topic)
-    assert write(topic, lambda: None, task.again(), **once).already_stored == stored_before
-    assert bodies(own_cluster, topic) == [row["value"] for row in ROWS]
-    assert len({own(message)["spark_row"] for message in stored_in(own_cluster, topic)}) == len(ROWS)
 
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")

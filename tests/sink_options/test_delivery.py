@@ -74,18 +74,6 @@ def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
     return found
 
 
-def test_rows_without_a_key_have_no_order() -> None:
-    """A failed send is overtaken by later ones, even in the only partition."""
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=1) as cluster:
-        cluster.tubemq.on("send_message", nth=1, times=1).fail(419)
-        with Producer(settings(cluster)) as producer:
-            for row in range(100):
-                producer.send("demo", b"%02d" % row)
-        found = [message.body for message in cluster.tubemq.messages("demo")]
-    assert sorted(found) == [b"%02d" % row for row in range(100)]
-    assert found.index(b"00") > found.index(b"01")
-
-
 def test_keys_of_a_broker_that_is_not_listed_go_to_others(cluster: EmbeddedCluster) -> None:
     """Only these keys move, and only as long as the broker is away: here, the process has never seen it."""
     for expected in (OWNERS, LEFT, OWNERS):

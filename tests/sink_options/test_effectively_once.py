@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests import messages
 from tests.clusters import Cluster, Layout
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.messages import partitions
@@ -94,29 +93,6 @@ def test_an_attempt_sends_only_missing_rows(cluster: Cluster, demo: str, again: 
 
 
 @TRIES
-def test_many_attempts_of_many_batches_store_each_row_once(cluster: Cluster, demo: str, again: Any) -> None:
-    query = Query(cluster, demo)
-    for batch in range(4):
-        rows = [{"value": b"%d %d" % (batch, n)} for n in range(10)]
-        query.plan(rows)
-        written = query.write(rows[:3])
-        for before, now in [(3, 5), (5, 5), (5, 10), (10, 10)]:
-            written = again(query, rows[:now])
-            assert (written.already_stored, sum(written.rows.values())) == (before, now - before)
-        query.commit(written)
-    assert bodies(cluster, demo) == sorted(b"%d %d" % (batch, n) for batch in range(4) for n in range(10))
-
-
-@TRIES
-def test_a_stored_but_uncommitted_batch_is_not_sent_again(cluster: Cluster, demo: str, again: Any) -> None:
-    query = Query(cluster, demo)
-    query.commit(query.write())
-    query.write()
-    assert again(query).already_stored == 20
-    assert bodies(cluster, demo) == sorted(2 * BODIES)
-
-
-@TRIES
 def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
     """Rows are found by their digests. Equal rows keep their number."""
     rows: list[dict[str, Any]] = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
@@ -130,17 +106,6 @@ def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any)
 
 
 @ON_THE_CLIENT
-def test_a_repeated_stage_sends_only_missing_rows(cluster: Cluster, demo: str) -> None:
-    query = Query(cluster, demo)
-    earlier = [{"value": b"earlier %d" % n} for n in range(100)]
-    query.commit(query.write(earlier))
-    query.write(ROWS[:7])
-    for stored in (7, 20):
-        assert query.in_repeated_stage(ROWS[::-1]).already_stored == stored
-    assert bodies(cluster, demo) == sorted([*BODIES, *(row["value"] for row in earlier)])
-
-
-@ON_THE_CLIENT
 @TRIES
 def test_attributes_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
     """The entries of a map have no order."""
@@ -149,21 +114,6 @@ def test_attributes_may_come_in_another_order(cluster: Cluster, demo: str, again
     query.write(rows)
     turned = [{"value": row["value"], "attributes": dict(reversed(row["attributes"].items()))} for row in rows]
     assert again(query, turned).already_stored == 10
-
-
-@TRIES
-def test_rows_with_topics_and_targets_of_their_own(cluster: Cluster, again: Any) -> None:
-    """The rows name their topics."""
-    first, second = cluster.new_topic("one"), cluster.new_topic("one")
-    rows = [
-        {"value": b"%d" % n, "topic": (first, second)[n % 2], "broker_id": 1, "partition": 0, "key": b"k"}
-        for n in range(20)
-    ]
-    query = Query(cluster, None)
-    query.write(rows[:9])
-    assert again(query, rows).already_stored == 9
-    assert bodies(cluster, first) == sorted(b"%d" % n for n in range(0, 20, 2))
-    assert bodies(cluster, second) == sorted(b"%d" % n for n in range(1, 20, 2))
 
 
 @ON_THE_CLIENT
@@ -176,29 +126,6 @@ def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any)
     query.write(rows[:4])
     assert again(query, rows).already_stored == 4
     assert len(stored_in(cluster, topic)) == 10
-
-
-@ON_THE_CLIENT
-@TRIES
-def test_failed_rows_do_not_disturb(cluster: Cluster, again: Any) -> None:
-    topic = cluster.new_topic("one")
-    rows: list[dict[str, Any]] = [{"value": None if n % 5 == 1 else b"%d" % n} for n in range(20)]
-    query = Query(cluster, topic, failedRows="drop")
-    assert query.write(rows[:10]).dropped == 2
-    written = again(query, rows)
-    assert (written.already_stored, written.dropped, sum(written.rows.values())) == (8, 4, 8)
-    assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"])
-
-
-def test_rows_of_other_tasks_and_queries_are_ignored(cluster: Cluster, demo: str) -> None:
-    queries = [Query(cluster, demo) for _ in range(2)]
-    for query in queries:
-        query.write()
-    assert [query.again().already_stored for query in queries] == [20, 20]
-    other = Query(cluster, demo)
-    other.task = Task(query=queries[0].task.query, partition=1, attempt=1)
-    assert other.write().already_stored == 0
-    assert bodies(cluster, demo) == sorted(3 * BODIES)
 
 
 @ON_THE_CLIENT
@@ -325,18 +252,3 @@ def test_it_needs_a_checkpoint(cluster: Cluster, demo: str) -> None:
 def test_a_batch_write_refuses_it(cluster: Cluster, demo: str, checkpoint: str | None) -> None:
     with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' is for streams; a batch write may use option '"):
         save(cluster, ROWS, demo, effectivelyOnce=True, checkpointLocation=checkpoint)
-
-
-def test_messages_of_others_are_ignored(cluster: Cluster, demo: str) -> None:
-    """Others send messages between two attempts, some with incomplete stamps."""
-    query = Query(cluster, demo)
-    query.plan()
-    target = partitions(cluster, demo)[0]
-    odd = [b"spark_id=", b"spark_id=%s,spark_batch=0" % str(query.task.query).encode(), b"spark_row=0", b"\xff,=,"]
-    for attributes in odd:
-        messages.send(cluster, [(target, b"other")], attributes=attributes)
-    query.write(ROWS[:10])
-    for attributes in odd:
-        messages.send(cluster, [(target, b"other")], attributes=attributes)
-    assert query.again().already_stored == 10
-    assert bodies(cluster, demo) == sorted([*BODIES, *8 * [b"other"]])

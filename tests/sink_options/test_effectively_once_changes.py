@@ -22,7 +22,7 @@ from tests.sink_options.effectively_once import (
 )
 from tests.without_spark.sink import Cells, Task
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
-from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
+from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 
@@ -60,16 +60,6 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start
         write_tasks(cluster, task.restarted(), fewer)
 
 
-def test_a_task_without_rows_does_not_hide_those_of_an_earlier_attempt(start: Start) -> None:
-    cluster, task = start(), Task()
-    parts = [rows(str(number), 3) for number in range(3)]
-    write_uncommitted(cluster, task, [[], *parts[1:]])
-    with pytest.raises(
-        ConfigError, match=r"rows of task 1, 2 in topic demo, which .* the batch has 3 tasks\. The rows"
-    ):
-        write_tasks(cluster, task.restarted(), [[], [], []])
-
-
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     cluster, task = start(), Task()
@@ -79,24 +69,6 @@ def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixt
     write_tasks(cluster, task.restarted(), fewer, effectivelyOnceUncertain="sendAgain")
     assert "rows of task 2 in topic demo" in caplog.text
     assert sum(bodies_in(cluster).values()) == 12
-
-
-def test_the_same_tasks_are_committed(start: Start) -> None:
-    cluster, task = start(), Task()
-    parts = [rows("0", 3), [], rows("2", 3)]
-    write_uncommitted(cluster, task, [[], [], parts[2]])
-    write_tasks(cluster, task.restarted(), parts)
-    assert_each_stored_once(cluster, *parts)
-
-
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
-def test_a_task_without_rows_searches_for_its_stored_rows(start: Start, shared: bool) -> None:
-    """It does so over connections of its own too, which end with the task."""
-    cluster, task = start(), Task()
-    writing = plan_batch(cluster, rows("0", 3), tubemq_connections_shared=shared)
-    writing.write(rows("0", 3), task)
-    with pytest.raises(ConfigError, match=r"an earlier attempt .* has stored 3 rows that are not among its rows"):
-        writing.write([], task.again())
 
 
 # Another name of the checkpoint
@@ -198,13 +170,6 @@ def test_a_late_bookmark_fails_the_task_if_retention_may_have_removed_messages(
         plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
 
 
-def test_retention_before_the_batch_does_not_matter(begun: tuple[EmbeddedCluster, Task]) -> None:
-    cluster, task = begun
-    cluster.tubemq.flush("demo")
-    cluster.tubemq.expire("demo", keep=52)  # a message of the batch before is left
-    assert plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
-
-
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
 def test_a_late_bookmark_fails_the_task_if_there_is_too_much_to_read(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
@@ -212,21 +177,3 @@ def test_a_late_bookmark_fails_the_task_if_there_is_too_much_to_read(begun: tupl
         ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read only 10 messages"
     ):
         plan_batch(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)
-
-
-def test_the_first_batch_of_a_query_needs_no_search_before_the_bookmark(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its messages are behind the bookmark, and there are none of an earlier batch before it."""
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
-    cluster, task = start(partitions=3), Task()
-    for number in range(50):
-        cluster.tubemq.send("demo", b"before %d" % number)
-    cluster.tubemq.flush("demo")
-    cluster.tubemq.expire("demo", keep=20)
-    try:
-        plan_batch(cluster, rows("0", 40)).write(rows("0", 30), task)
-        new_workers()
-        assert plan_batch(cluster, rows("0", 40)).write(rows("0", 40), task.restarted()).already_stored == 30
-    except TubeMQError as error:
-        pytest.fail(str(error))

@@ -16,15 +16,14 @@ from tests.sending import bodies_in
 from tests.sink_options.effectively_once import (
     CHECKPOINT,
     Start,
-    assert_each_stored_once,
     new_workers,
     plan_batch,
     rows,
 )
 from tests.without_spark.sink import Cells, Task, batches, options, schema
-from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
+from tubemq_spark.client.consumer.bookmarks import plan_group
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.errors import DataLossError
 from tubemq_spark.sink.task_attempts import read_commit_note
 
 
@@ -83,26 +82,6 @@ def test_a_commit_reads_no_bookmarks(start: Start) -> None:
     assert claims.fired == before + 3 * 2
 
 
-def test_rows_of_an_earlier_run_are_found(start: Start) -> None:
-    cluster, task = start(), Task()
-    task = write(cluster, task, rows("0", 5))
-    some = rows("1", 20)
-    plan_batch(cluster, some).write(some[:12], task)
-    new_workers()
-    assert plan_batch(cluster, some).write(some, task.restarted()).already_stored == 12
-    assert_each_stored_once(cluster, rows("0", 5), some)
-
-
-def test_bookmarks_move_in_topics_of_earlier_batches(start: Start) -> None:
-    cluster, task = start("rare", "often"), Task()
-    task = write(cluster, task, rows("0", 4, topic="rare"), None)
-    for batch in (1, 2, 3):
-        cluster.tubemq.send("rare", b"foreign")
-        task = write(cluster, task, rows(str(batch), 4, topic="often"), None)
-    group = group_of(cluster)
-    assert [group_position(cluster, bookmark_group(group, batch), "rare") for batch in (2, 3)] == [6 * UNIT, 7 * UNIT]
-
-
 def test_a_deleted_topic_is_forgotten(start: Start) -> None:
     cluster, task = start("rare", "often"), Task()
     task = write(cluster, task, [*rows("0", 4, topic="rare"), *rows("0", 4, topic="often")], None)
@@ -151,20 +130,6 @@ def test_a_task_marks_the_batch_as_begun_after_its_search(start: Start, monkeypa
     assert group_position(cluster, plan_group(group), "demo") == 10 * UNIT
 
 
-def test_many_messages_of_others_prevent_a_search_only_if_the_batch_has_begun(start: Start) -> None:
-    cluster, task = start(), Task()
-    given: dict[str, Any] = {"effectivelyOnceMaxOffsets": 10}
-    task = write(cluster, task, rows("0", 5), **given)
-    for _ in range(40):
-        cluster.tubemq.send("demo", b"foreign")
-    new_workers()
-    task, some = task.restarted(), rows("1", 5)
-    plan_batch(cluster, some, **given).write(some[:2], task)
-    new_workers()
-    with pytest.raises(ConfigError, match="'effectivelyOnceMaxOffsets'"):  # this batch has begun
-        plan_batch(cluster, some, **given).write(some, task.restarted())
-
-
 @pytest.mark.parametrize("committed", [False, True], ids=["in the batch", "before Spark knew of the commit"])
 def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Start, committed: bool) -> None:
     """Retention may have removed rows of its batch."""
@@ -180,20 +145,6 @@ def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Sta
     new_workers()
     with pytest.raises(DataLossError, match="cannot be found, because retention has removed messages"):
         plan_batch(cluster, some).write(some, task.restarted())
-
-
-def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
-    """The third group moves back only where the bookmark has moved."""
-    cluster, task = start(), Task()
-    task = write(cluster, task, rows("0", 5))
-    group = group_of(cluster)
-    some = rows("1", 5)
-    writing = plan_batch(cluster, some, tubemq_retry_maxElapsedMs=500)
-    written = writing.write(some, task)
-    cluster.tubemq.on("partition_register", group=bookmark_group(group, 1)).fail(503, "just now")
-    writing.commit([written], 1)
-    cluster.tubemq.clear_faults()
-    assert group_position(cluster, plan_group(group), "demo") == 5 * UNIT
 
 
 def test_a_send_whose_ack_is_lost_is_looked_for_behind_the_plan(start: Start) -> None:

@@ -62,24 +62,6 @@ def test_receipts_locate_the_messages(cluster: Cluster, tmp_path: Path, streamin
         assert began <= row["append_time"] <= ended + timedelta(days=1)
 
 
-def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: str, tmp_path: Path) -> None:
-    """Each attempt has stored the rows; the last one counts."""
-    for streaming_id in ("a", "b"):
-        for _ in range(2):
-            writing = Writing(cluster, schema(ROWS), demo, streaming=True, receipts=tmp_path)
-            written = writing.write(ROWS, Task(streaming_id, batch=3))
-            writing.commit([written], 3)
-    assert len(bodies(cluster, demo)) == 4 * len(ROWS)
-    found = receipts(tmp_path)
-    assert list(found) == ["a-0000000003.parquet", "b-0000000003.parquet"]
-    there = landed(cluster, demo)
-    for rows in found.values():
-        assert [row["spark_row"] for row in rows] == list(range(30))
-        for row in rows:
-            message = there.pop((row["broker_id"], row["partition"], row["message_id"]))
-            assert message["value"] == ROWS[row["spark_row"]]["value"]
-
-
 @pytest.mark.sink_option("effectivelyOnce", "stampRows")
 @pytest.mark.parametrize("committed", [False, True])
 def test_rows_of_an_earlier_attempt_have_receipts(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:

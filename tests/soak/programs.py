@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.histories.spark import members
+from tests.real.processes import members
 from tests.soak.clock import SteppedClock
 from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from tests.spark.test_restart import ROOT, kill

@@ -9,17 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.engine import GROUP, Query, settings
 from tests.testing import raw
+from tests.without_spark.query import GROUP, Query
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.net.rpc import send_requests
-from tubemq_spark.errors import PositionMovedError
-from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
-from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 WIDE = 12  # partitions of the store
@@ -98,15 +93,6 @@ def test_batch_with_many_messages_is_not_counted(tubemq: EmbeddedTubeMQ, run: Ru
     assert sorted(run.bodies) == stored(tubemq)
 
 
-def test_message_that_arrives_during_the_count_is_in_the_next_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    tubemq.send("wide", b"now", 3)
-    with tubemq.on("get_message", client="_driver_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)):
-        assert run.read() == set(range(WIDE))  # the count proves nothing
-    assert b"later" not in run.bodies
-    assert run.read() == {5}
-    assert sorted(run.bodies) == stored(tubemq)
-
-
 def test_count_proves_nothing_with_an_unreadable_entry(tubemq: EmbeddedTubeMQ, run: Run) -> None:
     message = broker_pb.SendMessageRequestP2B(
         clientId="c", topicName="wide", partitionId=7, data=b"\x00", flag=1, checkSum=-1, sentAddr=1
@@ -116,60 +102,6 @@ def test_count_proves_nothing_with_an_unreadable_entry(tubemq: EmbeddedTubeMQ, r
     tubemq.send("wide", b"after it", 3)
     assert run.read() == set(range(WIDE))
     assert sorted(run.bodies) == stored(tubemq)
-
-
-@pytest.mark.parametrize("refused", [503, 404, 452])
-def test_count_proves_nothing_after_a_failed_fetch(tubemq: EmbeddedTubeMQ, run: Run, refused: int) -> None:
-    tubemq.send("wide", b"one", 3)
-    with tubemq.on("get_message", client="_driver_", partition=3, times=1).fail(refused):
-        assert run.read() == set(range(WIDE))
-    assert sorted(run.bodies) == stored(tubemq)
-
-
-def test_count_proves_nothing_if_the_cursor_moved(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    """A fetch of a killed task may end at any time and moves the cursor of the partition's holder."""
-    tubemq.send("wide", b"one", 3)
-    run.driver.latest(run.start)
-    driver = next(iter(tubemq.claims().values()))
-    (address,) = parse_master_addresses(tubemq.broker_address(1))
-    partition = Partition(1, "wide", 3)
-
-    def fetch() -> None:
-        calls = GroupRequests(settings(tubemq), GROUP)
-        send_requests(settings(tubemq), [calls.fetch(Broker(1, address), partition, driver)])
-
-    tubemq.send("wide", b"two", 3)
-    fetch()
-    assert len(run.read()) in (1, WIDE)
-    assert sorted(run.bodies) == stored(tubemq)
-
-
-def test_broker_crash_after_the_count_fails_the_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    """Another partition's message takes the position of the batch's only message."""
-    tubemq.flush("wide")
-    tubemq.send("wide", b"lost", 3)
-
-    def lose() -> None:
-        tubemq.crash_broker(1)
-        tubemq.start_broker(1)
-        for partition in (5, 6):
-            tubemq.send("wide", b"new in %d" % partition, partition)
-
-    run.planned = lose
-    with pytest.raises(PositionMovedError, match="have other ids than those that stood there"):
-        run.read()
-
-
-def test_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    """A run that did not count reads all partitions."""
-    tubemq.send("wide", b"one", 3)
-    end = run.driver.latest(run.start)
-    run.driver.stop()
-    again = Run(tubemq)
-    tasks = again.driver.plan(run.start, StreamOffset.from_json(end.to_json()))
-    assert {wanted.partition.partition_id for task in tasks for wanted, _ in task.ranges} == set(range(WIDE))
-    assert [row for task in tasks for batch in task.read() for row in batch.column("value").to_pylist()] == [b"one"]
-    again.driver.stop()
 
 
 def test_count_ends_early_if_messages_keep_arriving(tubemq: EmbeddedTubeMQ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.engine import PATIENT, Query, Row
+from tests.without_spark.query import Query, Row
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES
@@ -29,7 +29,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 @pytest.fixture
 def query(tubemq: EmbeddedTubeMQ) -> Query:
-    return Query(tubemq, "one", retry_for=PATIENT)
+    return Query(tubemq, "one", retry_for=30.0)
 
 
 def send(tubemq: EmbeddedTubeMQ, count: int, partitions: int) -> None:
@@ -53,17 +53,6 @@ def run_and_stop_at(query: Query, moment: str) -> None:
     setattr(query, moment, lambda: None)
 
 
-@pytest.mark.parametrize("moment", ["found", "planned", "given"])
-def test_repeated_batch_has_offsets_in_the_same_rows(tubemq: EmbeddedTubeMQ, query: Query, moment: str) -> None:
-    send(tubemq, 60, 1)
-    run_and_stop_at(query, moment)
-    add_partitions(tubemq)
-    query.run()
-    offsets = [row.offset for row in query.rows[FIRST]]
-    assert offsets[:60] == list(range(0, 60 * 28, 28))
-    assert offsets[60:] == [None] * 100
-
-
 def test_checkpoint_decides_which_rows_have_offsets(tubemq: EmbeddedTubeMQ, query: Query) -> None:
     send(tubemq, 60, 1)
     run_and_stop_at(query, "found")
@@ -72,16 +61,6 @@ def test_checkpoint_decides_which_rows_have_offsets(tubemq: EmbeddedTubeMQ, quer
     query.checkpoint.offsets[-1] = json.dumps(replace(decided, counted={}).to_json())
     query.run()
     assert [row.offset for row in query.rows[FIRST]] == [None] * 60
-
-
-def test_checkpoint_of_an_older_release_does_not_decide_about_offsets(tubemq: EmbeddedTubeMQ, query: Query) -> None:
-    send(tubemq, 60, 1)
-    run_and_stop_at(query, "found")
-    offset = json.loads(query.checkpoint.offsets.pop())
-    del offset["counted"]
-    query.checkpoint.offsets.append(json.dumps(offset))
-    query.run()
-    assert [row.offset for row in query.rows[FIRST]] == list(range(0, 60 * 28, 28))
 
 
 class Twice(Query):
@@ -96,7 +75,7 @@ class Twice(Query):
 def test_batch_planned_before_partitions_were_added_needs_few_seeks(tubemq: EmbeddedTubeMQ) -> None:
     """The driver's lists are older than the partitions."""
     send(tubemq, 20, 1)
-    query = Twice(tubemq, "one", retry_for=PATIENT)
+    query = Twice(tubemq, "one", retry_for=30.0)
     query._options = replace(query._options, metadata_interval=3600.0)
     registers = tubemq.on("partition_register", client="_p0_").count()
     added = 0

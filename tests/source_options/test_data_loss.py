@@ -13,8 +13,7 @@ import pytest
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
-from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored, where
-from tubemq_spark.client.retries import RetryBackoff
+from tests.without_spark.source import UNIT, Stream, bodies, fill, stored, where
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -77,33 +76,6 @@ def test_a_query_may_skip_expired_messages(
     assert len(warnings_of(caplog, "1:t:0")) == 1
 
 
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_batch_that_starts_at_an_expired_position(start: Start, fail: bool) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 10)
-    tubemq.expire("t", keep=4)
-    given = {"startingOffsets": {"t": {"1:0": 0}}, "failOnDataLoss": str(fail).lower()}
-    if fail:
-        with pytest.raises(DataLossError, match=r"\[0, 168\).* Read from the earliest position, or set option"):
-            read_batch(tubemq, "t", **given)
-    else:
-        assert bodies(read_batch(tubemq, "t", **given)) == stored(tubemq, "t")
-
-
-def test_messages_may_expire_between_two_batches_of_a_run(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 10)
-    stream = Stream(tubemq, "t", failOnDataLoss="false", maxOffsetsPerTrigger=10)
-    with stream.running() as run:
-        run.next()
-        fill(tubemq, "t", 40)
-        tubemq.expire("t", keep=25)
-        while run.next() is not None:
-            pass
-    assert bodies(stream.rows[10:]) == stored(tubemq, "t")
-    assert warnings_of(caplog, "1:t:0")
-
-
 # A tail that a crash lost
 
 
@@ -146,24 +118,6 @@ def test_a_query_may_skip_a_lost_tail(
 
 
 # Topics
-
-
-@pytest.mark.parametrize("sent", [4, 10, 25], ids=["shorter", "as long", "longer"])
-def test_a_topic_that_was_deleted_and_created_again_is_a_loss(start: Start, sent: int) -> None:
-    """Also if it has as many messages by now. A query that goes on reads all of them."""
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 10)
-    stream = Stream(tubemq, "t")
-    stream.run()
-    tubemq.delete_topic("t")
-    tubemq.create_topic("t", 1)
-    fill(tubemq, "t", sent)
-    loss = loss_of(stream)
-    assert (loss.asked, loss.offered) == (10 * UNIT, 0)
-    assert "lost [0, 280)" in str(loss)
-    assert "the topic was created anew, or the checkpoint belongs to another cluster" in str(loss)
-    stream.run(failOnDataLoss="false")
-    assert bodies(stream.rows[10:]) == stored(tubemq, "t")
 
 
 def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -297,50 +251,6 @@ def test_a_removed_broker_or_partition_is_a_loss(
     told = warnings_of(caplog, "does not have the partition")
     assert [sum(text.startswith(f"[data-loss] {partition}:") for text in told) for partition in gone] == [1] * len(gone)
     assert len(told) == len(gone)
-
-
-def test_partitions_that_a_new_master_does_not_list_at_first_are_no_loss(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    tubemq = start({"t": 1}, brokers=2, masters=2)
-    fill(tubemq, "t", 20)
-    stream = Stream(tubemq, "t", failOnDataLoss="false", metadataIntervalMs=100)
-    with stream.running() as run:
-        assert len(run.next() or ()) == 20
-        tubemq.switch_master(lists_fill_after=0.6)
-        fill(tubemq, "t", 20)
-        assert len(run.next() or ()) == 20
-    tubemq.switch_master(lists_fill_after=0.6)
-    fill(tubemq, "t", 20)
-    stream.run()
-    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
-    assert not warnings_of(caplog, "does not have the partition")
-
-
-def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The master lists it, so this is no loss."""
-    tubemq = start({"t": 1}, brokers=2)
-    fill(tubemq, "t", 20)
-    tubemq.flush("t")
-    stream = Stream(tubemq, "t", failOnDataLoss="false")
-    waited: list[bool] = []
-    pause = RetryBackoff.pause
-
-    def start_it(backoff: RetryBackoff, at_least: float = 0.0) -> bool:
-        waited.append(True)
-        tubemq.start_broker(2)
-        return pause(backoff, at_least)
-
-    with stream.running() as run:
-        run.next()
-        tubemq.stop_broker(2)
-        monkeypatch.setattr(RetryBackoff, "pause", start_it)
-        fill(tubemq, "t", 10, "1:0")
-        assert len(run.next() or ()) == 10
-        assert waited
-        fill(tubemq, "t", 10, "2:0")
-        run.next()
-    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
 
 
 def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(start: Start) -> None:

@@ -8,8 +8,7 @@ import pytest
 from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster
 from tests.source_options.conftest import Start
-from tests.spark.rivals import ServerBalanced, foreign_claim
-from tests.waiting import wait_until
+from tests.spark.rivals import foreign_claim
 from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch, stored
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
@@ -30,6 +29,7 @@ def clusters_door(tubemq: EmbeddedTubeMQ) -> EmbeddedCluster:
 
 
 @pytest.mark.option("commitOffsets")
+@pytest.mark.option("tubemq.group")
 @pytest.mark.parametrize("given", [None, "true"])
 def test_group_follows_commits_and_is_never_ahead(start: Start, given: str | None) -> None:
     tubemq = start({"t": 1})
@@ -117,18 +117,6 @@ def test_waiting_for_a_held_partition_ends_at_the_claim_timeout(
     assert len(read_batch(tubemq, "t", **given)) == 4
 
 
-@pytest.mark.option("tubemq.claim.timeoutMs")
-def test_partition_released_in_time_is_taken(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 4)
-    with foreign_claim(clusters_door(tubemq), GROUP, Partition(1, "t", 0)) as holder:
-        registers = tubemq.on("partition_register", times=3).count()
-        tubemq.on("partition_register", nth=3, times=1).run(lambda: tubemq.clock.advance(60))
-        assert len(Stream(tubemq, "t", tubemq_claim_timeoutMs=45_000).run()[0]) == 4
-    assert registers.fired == 3
-    assert f"another consumer of group {GROUP} holds the partition, {holder}; waiting for it up to 45 s" in caplog.text
-
-
 def test_second_query_of_a_group_learns_who_holds_the_partitions(start: Start) -> None:
     """The second query's error names the holder; the first query goes on."""
     tubemq = start({"t": 2})
@@ -144,30 +132,6 @@ def test_second_query_of_a_group_learns_who_holds_the_partitions(start: Start) -
         fill(tubemq, "t", 10)
         assert len(run.next() or ()) == 10
     assert len(second.run()[0]) == 20
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_group_of_server_balanced_consumers_is_refused(start: Start, streaming: bool) -> None:
-    """Java consumers are of that kind by default."""
-    tubemq = start({"t": 2})
-    rival = ServerBalanced(clusters_door(tubemq), GROUP, ["t"])
-    assert rival.register()[0] == 200
-    with pytest.raises(ConfigError) as caught:
-        Stream(tubemq, "t").run() if streaming else read_batch(tubemq, "t")
-    assert caught.match(f"group {GROUP}.*424")
-    rival.close()
-    Stream(tubemq, "t").run()
-
-
-def test_second_query_on_other_topics_is_refused(start: Start) -> None:
-    tubemq = start({"t": 1, "u": 1})
-    with Stream(tubemq, "t").running() as run:
-        run.next()
-        with pytest.raises(ConfigError) as caught:
-            Stream(tubemq, "u").run()
-        assert caught.match(f"group {GROUP}.*425")
-    wait_until(lambda: not clusters_door(tubemq).members(GROUP).clients)
-    Stream(tubemq, "u").run()
 
 
 @pytest.mark.option("filters")

@@ -35,52 +35,6 @@ def test_batch_reads_at_most_max_offsets(start: Start) -> None:
         assert [len(run.next() or ()) for _ in range(3)] == [30, 10, 0]
 
 
-@pytest.mark.option("maxOffsetsPerTrigger")
-def test_entries_of_other_messages_count_towards_the_limit(start: Start) -> None:
-    """With one of two partitions, or with a filter, fewer rows than entries are read."""
-    tubemq = start({"t": 2})
-    for number in range(100):
-        tubemq.send("t", b"%d" % number, number % 2, msg_type="x" if number % 4 < 2 else "y")
-    assert sizes(Stream(tubemq, assign={"t": ["1:0"]}, filters="x", maxOffsetsPerTrigger=40).run()) == [10, 10, 5]
-
-
-@pytest.mark.option("maxOffsetsPerTrigger")
-def test_stores_share_the_limit_by_their_backlog(start: Start) -> None:
-    """A store with a small backlog gets its share, too."""
-    tubemq = start({"t": 1}, brokers=3)
-    waiting = {1: 900, 2: 90, 3: 1}
-    for broker, count in waiting.items():
-        fill(tubemq, "t", count, f"{broker}:0")
-    batches = Stream(tubemq, "t", maxOffsetsPerTrigger=110).run()
-    assert sizes(batches) == [110] * 9 + [1]
-    came = [Counter(row["broker_id"] for row in rows) for rows in batches]
-    assert all(98 <= count[1] <= 101 for count in came[:8])
-    assert all(8 <= count[2] <= 11 for count in came[:8])
-    assert sum(count[3] for count in came[:5]) == 1
-
-
-@pytest.mark.option("maxOffsetsPerTrigger")
-def test_available_now_reads_what_was_there_at_the_start(start: Start) -> None:
-    """A producer keeps sending meanwhile."""
-    tubemq = start({"t": 1})
-    sent = fill(tubemq, "t", 50)
-    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
-    batches = []
-    with stream.running("availableNow") as run:
-        while (rows := run.next()) is not None:
-            batches.append(rows)
-            fill(tubemq, "t", 25)
-    assert sizes(batches) == [20, 20, 10]
-    assert bodies(stream.rows) == sent
-
-
-@pytest.mark.option("maxOffsetsPerTrigger")
-def test_once_reads_everything_in_one_batch(start: Start) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 50)
-    assert sizes(Stream(tubemq, "t", maxOffsetsPerTrigger=20, minOffsetsPerTrigger=5).run("once")) == [50]
-
-
 def send_sizes(tubemq: EmbeddedTubeMQ, topic: str, sizes: Iterable[int], partition: int | str | None = None) -> None:
     for size in sizes:
         tubemq.send(topic, b"x" * size, partition)
@@ -181,14 +135,6 @@ def test_batch_waits_for_min_offsets(start: Start) -> None:
             assert run.next() is None
         fill(tubemq, "t", 1)
         assert len(run.next() or ()) == 10
-
-
-@pytest.mark.option("minOffsetsPerTrigger")
-def test_available_now_does_not_wait_for_min_offsets(start: Start) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 25)
-    stream = Stream(tubemq, "t", minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20, maxTriggerDelay="1h")
-    assert sizes(stream.run()) == [20, 5]
 
 
 @pytest.mark.option("maxTriggerDelay")

@@ -63,17 +63,6 @@ def test_missing_assigned_partition_is_refused_at_once(start: Start) -> None:
         Stream(tubemq, assign={"a": ["1:1", "1:2"]}).run()
 
 
-@pytest.mark.option("assign")
-def test_partition_assigned_later_is_read_from_its_earliest_position(start: Start) -> None:
-    tubemq = start({"a": 3})
-    fill(tubemq, "a", 30)
-    stream = Stream(tubemq, assign={"a": ["1:0"]})
-    stream.run()
-    stream.run(assign={"a": ["1:0", "1:2"]})
-    assert where(stream.rows) == {Partition(1, "a", 0), Partition(1, "a", 2)}
-    assert sorted(bodies(stream.rows)) == sorted(m.body for m in tubemq.messages("a") if m.partition != 1)
-
-
 # Filters
 
 
@@ -116,21 +105,6 @@ def test_each_topic_has_its_own_filters(start: Start, filters: object, wanted: d
     rows = read_batch(tubemq, "a", "b", filters=filters)
     expected = [m.body for topic in wanted for m in tubemq.messages(topic) if m.msg_type in wanted[topic]]
     assert sorted(bodies(rows)) == sorted(expected)
-
-
-@pytest.mark.option("filters")
-def test_filtered_stream_goes_on_exactly_where_it_was(start: Start) -> None:
-    tubemq = start({"t": 2})
-    types_of(tubemq, "t", 300, "x", "y", None)
-    stream = Stream(tubemq, "t", filters="x", maxOffsetsPerTrigger=70)
-    for _ in range(20):
-        with stream.running() as run:
-            run.next()
-        types_of(tubemq, "t", 3, "x", "y", None)
-    stream.run("once")
-    assert len(stream.checkpoint.offsets) > 3
-    wanted = [message.body for message in tubemq.messages("t") if message.msg_type == "x"]
-    assert sorted(bodies(stream.rows)) == sorted(wanted)
 
 
 # Pushed filters
@@ -264,15 +238,3 @@ def test_column_corrupt_exists_only_with_keep(start: Start, given: str, there: b
 
 
 # The group
-
-
-@pytest.mark.option("tubemq.group")
-def test_group_claims_partitions_and_is_moved(start: Start) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 5)
-    groups: set[str] = set()
-    with tubemq.on("get_message").run(lambda: groups.update(group for group, *_ in tubemq.claims())):
-        Stream(tubemq, "t", tubemq_group="mine").run()
-    assert groups == {"mine"}
-    assert tubemq.group_offset("mine", "t", 1, 0) == 5 * 28
-    assert tubemq.group_offset("readers", "t", 1, 0) is None

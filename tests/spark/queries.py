@@ -239,13 +239,6 @@ def logged_end(checkpoint: Path, batch_id: int) -> Positions:
     }
 
 
-def logged_query(checkpoint: Path) -> str:
-    """Return the id under which the query claims its partitions."""
-    name = _logged_offset(checkpoint, 0)["query"]
-    assert isinstance(name, str)
-    return name
-
-
 def committed_end(checkpoint: Path) -> Positions:
     """Return where the last committed micro-batch ends."""
     return logged_end(checkpoint, numbers(checkpoint / "commits")[-1])

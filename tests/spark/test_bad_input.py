@@ -23,10 +23,9 @@ from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED
-from tests.messages import numbered, partitions, send
-from tests.spark.queries import Batches, Queries, Source, ends_of, run_to_the_end, wait_for, wait_for_progress
+from tests.messages import partitions
+from tests.spark.queries import Batches, Queries, Source, run_to_the_end, wait_for, wait_for_progress
 from tests.spark.rivals import ServerBalanced, foreign_claim
-from tubemq_spark.protocol.metadata import Partition
 
 PASSWORD = "p4ssw0rd-of-nobody"
 SECONDS = 120  # a query that has not failed by then hangs; most need 2 s, on a busy machine more
@@ -228,30 +227,6 @@ def test_wrong_master_address_is_explained(failing: Failing, wrong_master: Wrong
     assert wrong_master.sentence in told.sentence
 
 
-@on_one_server
-def test_missing_master_fails_early(failing_stream: Failing) -> None:
-    """The address may be wrong, so the first contact is not retried for long. (`failing` waits for two minutes.)"""
-    with refused_address() as address:
-        told = failing_stream(
-            **{"tubemq.master": address, "tubemq.rpc.framing": "auto", "tubemq.retry.maxElapsedMs": 3_600_000}
-        )
-    assert told.error == "TransportError"
-
-
-def test_wrong_framing_is_explained(failing: Failing, cluster: Cluster) -> None:
-    wrong = "prefixed" if cluster.framing == "standard" else "standard"
-    told = failing(**{"tubemq.rpc.framing": wrong, "tubemq.rpc.timeoutMs": 1000})
-    assert told.error == "TransportError"
-    assert f"option 'tubemq.rpc.framing' ({wrong} was used)" in told.sentence
-
-
-def test_unknown_topic_is_explained(failing: Failing) -> None:
-    told = failing(subscribe=f"{failing.topic},nothing")
-    assert told.error == "ConfigError"
-    assert "nothing" in told.sentence
-    assert re.search(r"[Cc]heck (option 'subscribe'|the topic's name), or create (the topic|it)", told.sentence)
-
-
 # The group
 
 
@@ -288,43 +263,6 @@ def test_partition_held_by_another_consumer_is_explained(failing: Failing) -> No
     wait_for(lambda: not cluster.members(group).clients, "the end of what failed")
 
 
-# Positions
-
-
-def test_starting_offsets_that_do_not_fit_are_refused(failing: Failing) -> None:
-    cluster = failing.source.cluster
-    targets = partitions(cluster, failing.topic)
-    end = ends_of(send(cluster, numbered(targets, 6)))[targets[0]]
-    fits = {f"{p.broker_id}:{p.partition_id}": -2 for p in targets}
-
-    def told(positions: dict[str, int]) -> str:
-        complaint = failing(startingOffsets={failing.topic: positions})
-        assert complaint.error == "ConfigError"
-        assert complaint.sentence.startswith("option 'startingOffsets' ")
-        return complaint.sentence
-
-    assert f"names 7:{failing.topic}:0 (brokerId:topic:partitionId), which the subscribed topics" in told(
-        fits | {"7:0": 0}
-    )
-    missing = {key: position for key, position in fits.items() if key != "2:1"}
-    assert f"must name all partitions of the subscribed topics, 2:{failing.topic}:1 (" in told(missing)
-    beyond = told(fits | {"1:0": end + 28})
-    assert f"has {end + 28} for 1:{failing.topic}:0, which lies beyond the end of the store: {end}; use -1" in beyond
-
-
-def test_ending_offsets_that_do_not_fit_are_refused(
-    source: Source, queries: Queries, tmp_path: Path, topic: str
-) -> None:
-    failing = Failing(source, queries, tmp_path, topic, "batch")
-    targets = partitions(source.cluster, topic)
-    end = ends_of(send(source.cluster, numbered(targets, 60)))[targets[0]]
-    fits = {f"{p.broker_id}:{p.partition_id}": -1 for p in targets}
-    told = failing(endingOffsets={topic: fits | {"1:0": end + 28}})
-    assert f"option 'endingOffsets' has {end + 28} for 1:{topic}:0, which lies beyond the end" in told.sentence
-    told = failing(startingOffsets={topic: fits}, endingOffsets={topic: fits | {"1:0": 28}})
-    assert f"option 'endingOffsets' has 28 for 1:{topic}:0, which lies before the start {end}" in told.sentence
-
-
 # Checkpoints
 
 
@@ -354,24 +292,3 @@ def test_checkpoint_of_a_newer_release_or_another_source_is_refused(
     told = failing_stream()
     assert told.error == "ConfigError"
     assert sentence in told.sentence
-
-
-def test_checkpoint_of_other_topics_is_refused(failing_stream: Failing) -> None:
-    offset = {"v": 1, "query": "0123456789abcdef", "offsets": {"gone": {"1:0": 28}}}
-    logged(failing_stream.checkpoint, offset)
-    told = failing_stream()
-    assert told.error == "ConfigError"
-    assert told.sentence == (
-        "the checkpoint has positions of partitions of gone that options 'subscribe' or 'assign' do not name any more: "
-        "name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go on without them"
-    )
-
-
-def test_checkpoint_of_another_cluster_is_data_loss(failing_stream: Failing) -> None:
-    gone = Partition(77, failing_stream.topic, 0)
-    offsets = {failing_stream.topic: {f"{gone.broker_id}:0": 28}}
-    logged(failing_stream.checkpoint, {"v": 1, "query": "0123456789abcdef", "offsets": offsets})
-    told = failing_stream(tubemq_retry_maxElapsedMs=1000)
-    assert told.error == "DataLossError"
-    assert told.sentence.startswith(f"{gone}: the cluster does not have the partition any more")
-    assert "'tubemq.master'" in told.sentence

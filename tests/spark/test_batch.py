@@ -9,7 +9,7 @@ from chispa import assert_df_equality
 from tests.clusters.servers import BOTH, EMBEDDED_THOROUGHLY, REAL
 from tests.messages import numbered, partitions, send
 from tests.reading import end_of, register, unregister
-from tests.spark.queries import Source, by_partition, ends_of, expected, to_json
+from tests.spark.queries import Source, by_partition, expected
 from tubemq_spark.source.schema import SPARK_SCHEMA
 
 on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
@@ -53,40 +53,6 @@ def test_row_values(source: Source) -> None:
     ]
 
 
-def test_batch_between_positions(source: Source) -> None:
-    """Bounds are numbers, -2 (earliest) or -1 (latest); one range is empty."""
-    topic = source.cluster.new_topic("one")
-    first, second = partitions(source.cluster, topic)
-    sent = send(source.cluster, numbered([first, second], 200))
-
-    def read(starting: dict[str, int], ending: dict[str, int]) -> dict[object, list[int | None]]:
-        frame = source.batch(topic, startingOffsets={topic: starting}, endingOffsets={topic: ending})
-        return {p: [row.offset for row in rows] for p, rows in by_partition(frame.collect()).items()}
-
-    positions = {p: [message.position for message in sent[p]] for p in sent}
-    both = read({"1:0": -2, "2:0": 280}, {"1:0": 560, "2:0": -1})
-    assert both == {first: positions[first][:20], second: positions[second][10:]}
-    assert read({"1:0": 280, "2:0": -1}, {"1:0": 280, "2:0": -1}) == {}
-    assert read({"1:0": 280, "2:0": 0}, {"1:0": 308, "2:0": 0}) == {first: positions[first][10:11]}
-    assert to_json(ends_of(sent)) == {topic: {"1:0": 2800, "2:0": 2800}}
-
-
-def test_range_is_the_same_after_more_messages(source: Source) -> None:
-    """Ranges may be cut anywhere in a shared store; counts and order do not change."""
-    topic = source.cluster.new_topic("three")
-    targets = partitions(source.cluster, topic)
-    sent = send(source.cluster, numbered(targets, 900))
-    begin = {p: sent[p][40].position for p in targets}
-    end = {p: sent[p][-30].position for p in targets}
-    frame = source.batch(topic, startingOffsets=to_json(begin), endingOffsets=to_json(end))
-    once = frame.collect()
-    wanted = {p: [m for m in sent[p] if begin[p] <= m.position < end[p]] for p in targets}
-    assert by_partition(once) == expected(source.cluster, wanted)
-    send(source.cluster, numbered(targets, 900))
-    assert frame.collect() == once
-    assert frame.count() == len(once)
-
-
 @on_both_servers
 def test_batch_read_leaves_the_group_where_it_was(source: Source) -> None:
     topic = source.cluster.new_topic("three")
@@ -105,14 +71,6 @@ def test_batch_read_leaves_the_group_where_it_was(source: Source) -> None:
     rest = source.batch(topic, startingOffsets="group").collect()
     assert by_partition(rest) == expected(source.cluster, sent, start=stands)
     assert source.left_at(targets) == stands
-
-
-def test_batch_read_from_the_latest_does_not_move_a_new_group(source: Source) -> None:
-    topic = source.cluster.new_topic("one")
-    targets = partitions(source.cluster, topic)
-    sent = send(source.cluster, numbered(targets, 20))
-    assert source.batch(topic, startingOffsets="latest").collect() == []
-    assert source.left_at(targets) == ends_of(sent)
 
 
 def test_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[str]) -> None:

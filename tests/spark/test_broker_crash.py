@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -16,20 +15,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import Sent, numbered, partitions, send
-from tests.reading import register
 from tests.real.topics import FLUSH_NEVER, TopicSpec
 from tests.spark.queries import (
     Batches,
     Queries,
     Source,
     by_partition,
-    committed_end,
     ends_of,
     expected,
     forget_commit,
     numbers,
     run_to_the_end,
-    wait_for,
     wait_for_rows,
 )
 from tubemq_spark.protocol.metadata import Partition
@@ -66,66 +62,12 @@ def flushed(cluster: Cluster) -> dict[str, Stored]:
 
 
 @pytest.fixture
-def small_arrow_batches(spark: SparkSession) -> Iterator[None]:
-    """Let Spark pass a few hundred rows at a time between Python processes."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
-    yield
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-@pytest.fixture
 def source(spark: SparkSession, cluster: Cluster, group: str, flushed: dict[str, Stored]) -> Source:
     return Source(spark, cluster, group)
 
 
 def start(source: Source, queries: Queries, topic: str, sink: Batches, checkpoint: Path) -> StreamingQuery:
     return queries.start(source.stream(topic, startingOffsets="earliest"), sink, checkpoint)
-
-
-@pytest.mark.thorough
-def test_idle_query_survives_a_broker_crash(
-    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
-) -> None:
-    """The broker had not stored the group's last positions; the driver sends them again."""
-    cluster, batches = source.cluster, Batches()
-    query = start(source, queries, "running", batches, tmp_path)
-    wait_for_rows(query, batches, 3_000)
-    source.wait_for_positions(committed_end(tmp_path))
-
-    cluster.kill_broker(1)
-    cluster.start_broker(1)
-    source.wait_for_positions(committed_end(tmp_path))
-    more = send(cluster, numbered(partitions(cluster, "running"), 600))
-    wait_for_rows(query, batches, 3_600)
-    assert by_partition(batches.rows) == expected(cluster, flushed["running"], more)
-    source.wait_for_positions(ends_of(flushed["running"], more))
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("small_arrow_batches")
-def test_task_survives_a_broker_crash(
-    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
-) -> None:
-    """The crash is in the middle of the range. The task goes on there and returns no row twice."""
-    cluster, batches = source.cluster, Batches()
-    (partition,) = partitions(cluster, "midway")
-    reached, gate = tmp_path / "reached", tmp_path / "gate"
-    slow = source.stream("midway", startingOffsets="earliest").mapInArrow(
-        held_back(reached, gate), "offset LONG, message_id LONG"
-    )
-    query = queries.start(slow, batches, tmp_path / "checkpoint")
-    try:
-        wait_for(reached.exists, "the first rows", query)
-        assert "_p0_a" in register(cluster, source.group, partition, "observer").errMsg, "no task holds the partition"
-        cluster.kill_broker(1)
-        cluster.start_broker(1)
-    finally:
-        gate.touch()
-    wait_for_rows(query, batches, 12_000)
-    assert [tuple(row) for row in batches.rows] == [
-        (message.position, message.message_id) for message in flushed["midway"][partition]
-    ]
-    source.wait_for_positions(ends_of(flushed["midway"]))
 
 
 def test_unread_messages_lost_in_a_crash_do_no_harm(
@@ -177,28 +119,6 @@ def test_lost_tail_fails_the_query_and_names_the_range(
     assert by_partition(batches.rows) == expected(cluster, flushed["tail_read"], lost)
 
 
-def test_query_survives_a_master_crash(
-    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
-) -> None:
-    """The brokers are enough to go on. The group registers again when the master is back."""
-    cluster, batches = source.cluster, Batches()
-    targets = partitions(cluster, "masterless")
-    query = start(source, queries, "masterless", batches, tmp_path)
-    wait_for_rows(query, batches, 3_000)
-
-    cluster.kill_master()
-    meanwhile = send(cluster, numbered(targets, 100))
-    wait_for_rows(query, batches, 3_100)
-    source.wait_for_positions(committed_end(tmp_path))
-
-    cluster.start_master()
-    wait_for(lambda: cluster.members(source.group).clients, "the group at the new master", query)
-    after = send(cluster, numbered(targets, 100))
-    wait_for_rows(query, batches, 3_200)
-    assert by_partition(batches.rows) == expected(cluster, flushed["masterless"], meanwhile, after)
-    source.wait_for_positions(ends_of(after))
-
-
 def data_loss(query: StreamingQuery) -> str:
     """Return the text of the DataLossError that ends `query`."""
     with pytest.raises(StreamingQueryException) as caught:
@@ -206,21 +126,3 @@ def data_loss(query: StreamingQuery) -> str:
     (told,) = set(re.findall(r"tubemq_spark\.errors\.DataLossError: (.*)", str(caught.value)))
     assert isinstance(told, str)
     return told
-
-
-def held_back(reached: Path, gate: Path):  # type: ignore[no-untyped-def]
-    """Return a function that passes the first rows on, reports them, and waits for the gate."""
-    first, permission = str(reached), str(gate)
-
-    def ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
-        import time
-
-        for batch in batches:
-            yield batch.select(["offset", "message_id"])
-            open(first, "w").close()
-            deadline = time.monotonic() + 120
-            while not os.path.exists(permission) and time.monotonic() < deadline:
-                time.sleep(0.05)
-
-    return ids

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.histories.spark import members
 from tests.messages import Sent
+from tests.real.processes import members, parent, read
 from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
 from tests.spark.test_restart import ROOT, Producer, kill
 from tests.spark_jvm import quick_start
@@ -157,23 +157,11 @@ class Copy:
 
 def kill_a_worker(session: int, chance: random.Random) -> None:
     """Kill one of the Python processes that run tasks, if there is any."""
-    daemons = {pid for pid in members(session) if b"pyspark.daemon" in _read(pid, "cmdline")}
-    workers = sorted(pid for pid in daemons if _parent(pid) in daemons)
+    daemons = {pid for pid in members(session) if b"pyspark.daemon" in read(pid, "cmdline")}
+    workers = sorted(pid for pid in daemons if parent(pid) in daemons)
     if workers:
         with suppress(ProcessLookupError):
             os.kill(chance.choice(workers), signal.SIGKILL)
-
-
-def _parent(pid: int) -> int:
-    fields = _read(pid, "stat").rpartition(b") ")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
 
 
 @deaths

@@ -16,11 +16,8 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, running
-from tests.messages import partitions, settings
-from tests.real.topics import TopicSpec
+from tests.clusters.servers import BOTH
 from tests.stored import stored_in
-from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
 
@@ -86,40 +83,6 @@ def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession, by_rows
         if msg_time is None:
             assert found.msg_time is not None
             assert before <= datetime.fromtimestamp(found.msg_time / 1e6, timezone.utc) <= after
-
-
-def test_spark_writes_every_row_once(cluster: Cluster, spark: SparkSession) -> None:
-    topic = cluster.new_topic("stores")
-    save(spark.range(0, 24_000, 1, 3).selectExpr("cast(id as string) value"), cluster, topic=topic)
-    assert Counter(message.body for message in stored_in(cluster, topic)) == {b"%d" % n: 1 for n in range(24_000)}
-
-
-def test_rows_are_spread_over_all_partitions(cluster: Cluster, spark: SparkSession) -> None:
-    """One row is in flight at a time, or the faster broker gets more. Each task first connects to both brokers."""
-    topic = cluster.new_topic("stores")
-    place = "cast(if(id % 202 < 2, {}, null) as int)"
-    rows = spark.range(0, 3 * 202, 1, 3).selectExpr(
-        "if(id % 202 < 2, 'first', 'any') value",
-        f"{place.format('id % 202 + 1')} broker_id",
-        f"{place.format(0)} partition",
-    )
-    save(rows, cluster, topic=topic, **{"tubemq.producer.maxInFlightBytes": "1"})
-
-    shares = Counter(message.partition for message in stored_in(cluster, topic) if message.body == b"any")
-    assert shares.total() == 600
-    assert shares.keys() == set(partitions(cluster, topic))
-    assert min(shares.values()) > 600 / 8 / 2
-
-
-def test_rows_name_their_topics(cluster: Cluster, spark: SparkSession) -> None:
-    first, second = cluster.new_topic("one"), cluster.new_topic("one")
-    rows = spark.createDataFrame(
-        [("a", first, "202611210830"), ("b", second, None)], "value string, topic string, msg_time string"
-    )
-    save(rows, cluster)
-    save(rows, cluster, topic=second)
-    assert [message.body for message in stored_in(cluster, first)] == [b"a"]
-    assert sorted(message.body for message in stored_in(cluster, second)) == [b"a", b"b", b"b"]
 
 
 @ON_BOTH_SERVERS
@@ -264,27 +227,3 @@ def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: 
 
 
 # A broker dies
-
-
-@pytest.mark.parametrize("server", BOTH)
-def test_rows_are_stored_although_a_broker_is_killed(server: str) -> None:
-    """A crash loses messages that are acknowledged but not on disk yet. The rest is on the other broker."""
-    rows, first, dies_at = 20_000, 100, 7_000
-    with running(server, topics={"demo": TopicSpec(partitions=2)}) as cluster:
-        with Producer(settings(cluster)) as producer:
-            for row in range(first):
-                producer.send("demo", b"%d" % row, row=row, target=(1, row % 2))
-            producer.flush()  # it has acknowledged these, however late the others come to be connected
-            for row in range(first, rows):
-                if row == dies_at:
-                    cluster.kill_broker(1)
-                producer.send("demo", b"%d" % row, row=row)
-            acknowledged = producer.flush()
-
-        assert sum(acknowledged.values()) == rows
-        by_the_dead = sum(count for partition, count in acknowledged.items() if partition.broker_id == 1)
-        survived = [int(message.body) for message in stored_in(cluster, "demo", broker_id=2)]
-        assert first <= by_the_dead <= dies_at
-        assert len(survived) >= rows - by_the_dead
-        assert set(range(dies_at, rows)) <= set(survived)
-        assert len(set(range(rows)) - set(survived)) <= by_the_dead

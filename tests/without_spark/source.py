@@ -13,7 +13,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.clusters import Cluster
 from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.offset import StreamOffset
@@ -33,14 +35,15 @@ GROUP = "readers"
 Row = dict[str, Any]
 Positions = dict[Partition, int]
 Change = Callable[[SourceOptions], SourceOptions]
+Served = EmbeddedTubeMQ | Cluster  # an address and a framing
 
 
-def options(tubemq: EmbeddedTubeMQ, *topics: str, **given: object) -> dict[str, str]:
+def options(tubemq: Served, *topics: str, **given: object) -> dict[str, str]:
     """Options as Spark passes them: texts under lower-cased keys. `_` in a name of `given` stands for `.`, and None
     removes an option. By default, a query begins at the earliest and asks the brokers each time."""
     raw: dict[str, object] = {
         "tubemq.master": tubemq.master,
-        "tubemq.rpc.framing": tubemq.framing.value,
+        "tubemq.rpc.framing": Framing(tubemq.framing).value,
         "tubemq.group": GROUP,
         "subscribe": ",".join(topics) if topics else None,
         "startingOffsets": "earliest",
@@ -159,7 +162,7 @@ class Run:
 class Stream:
     """A streaming query with its sink. `rows` are those of committed batches; `change` is as for `Run`."""
 
-    def __init__(self, tubemq: EmbeddedTubeMQ, *topics: str, **given: object) -> None:
+    def __init__(self, tubemq: Served, *topics: str, **given: object) -> None:
         self.rows: list[Row] = []
         self.checkpoint = Checkpoint()
         self._last = 0  # rows of the last committed batch
@@ -222,7 +225,7 @@ class StreamRun(Run):
         return rows
 
 
-def read_batch(tubemq: EmbeddedTubeMQ, *topics: str, **given: object) -> list[Row]:
+def read_batch(tubemq: Served, *topics: str, **given: object) -> list[Row]:
     """The rows of a batch read."""
     source = TubeMQDataSource(options(tubemq, *topics, **given))
     reader = source.reader(source.schema())

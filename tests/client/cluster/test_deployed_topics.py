@@ -11,7 +11,7 @@ import pytest
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted, settings
+from tests.sending import bodies_in, settings
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.retries import OUTAGES
@@ -42,16 +42,6 @@ def back(cluster: EmbeddedCluster, after: int = 6) -> Callable[[], int]:
     return lambda: fault.fired
 
 
-def test_a_producer_waits_for_the_only_broker_of_a_topic(cluster: EmbeddedCluster) -> None:
-    cluster.stop_broker(2)
-    is_back = back(cluster)
-    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
-        producer.send("both", b"a")
-        producer.send("lone", b"b")
-    assert is_back()
-    assert bodies_in(cluster) == {b"a": 1, b"b": 1}
-
-
 def test_waiting_for_the_only_broker_of_a_topic_ends_with_an_error(cluster: EmbeddedCluster) -> None:
     cluster.stop_broker(2)
     with Producer(settings(cluster, retry_for=SHORT)) as producer:
@@ -74,19 +64,6 @@ def test_a_closed_topic_is_not_reported_as_unknown(cluster: EmbeddedCluster) -> 
         producer.send("lone", b"b")
 
 
-def test_an_unknown_topic_is_an_error_at_once_while_brokers_are_down(cluster: EmbeddedCluster) -> None:
-    cluster.stop_broker(2)
-    beats = counted(cluster, HEARTBEAT)
-    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
-        for row in range(20):
-            with pytest.raises(
-                ConfigError, match=rf"^row {row}: the master .* knows no topic nope that accepts messages"
-            ):
-                producer.send("nope", b"b", row=row)
-    assert beats.fired == 2
-    assert cluster.tubemq.claims() == {}
-
-
 def test_a_producer_waits_for_topics_that_consumers_may_not_read(cluster: EmbeddedCluster) -> None:
     """The master does not tell such a consumer where a topic is deployed."""
     cluster.tubemq.authorize("lone", "others")
@@ -97,15 +74,6 @@ def test_a_producer_waits_for_topics_that_consumers_may_not_read(cluster: Embedd
         pytest.raises(TransportError, match=r"topic lone .*the master does not tell whether it is deployed"),
     ):
         producer.send("lone", b"b")
-
-
-def test_a_producer_waits_for_the_broker_of_a_target_partition(cluster: EmbeddedCluster) -> None:
-    cluster.stop_broker(2)
-    is_back = back(cluster)
-    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
-        producer.send("both", b"a", target=(2, 1))
-    assert is_back()
-    assert [message.partition for message in cluster.tubemq.messages("both")] == [1]
 
 
 def test_waiting_for_the_broker_of_a_target_partition_ends_with_an_error(cluster: EmbeddedCluster) -> None:

@@ -22,13 +22,12 @@ from tests.sending import counted
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError, TubeMQError
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
-from tubemq_spark.testing import Calls, ServerConfig
+from tubemq_spark.testing import ServerConfig
 
 REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
-STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 GROUP = "g"
 TOPICS = {"demo": TopicSpec(partitions=3, stores=2)}
 DEMO = [Partition(1, "demo", store * 10_000 + number) for store in (0, 1) for number in (0, 1, 2)]
@@ -169,28 +168,6 @@ def test_an_unknown_broker_is_a_config_error(cluster: EmbeddedCluster) -> None:
         assert consumer.broker(new) == messages.broker(cluster, 2)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "advice"),
-    [
-        (424, ConfigError, "in use by consumers with server-side balance: stop them, or use another"),
-        (425, ConfigError, "in use with other topics: stop those consumers, or use another 'tubemq.group'"),
-        (431, ConfigError, "check the topic's name, or create it"),
-        (415, AuthError, "check options 'tubemq.user' and 'tubemq.password', and the clock of this machine"),
-        (450, AuthError, "authorise the group for the topic"),
-        (400, ServerError, ""),
-        (777, ServerError, ""),
-    ],
-)
-def test_the_error_of_a_refusal_says_what_to_do(
-    cluster: EmbeddedCluster, code: int, kind: type[TubeMQError], advice: str
-) -> None:
-    refusal = cluster.tubemq.on(REGISTER).fail(code, "as the test said")
-    said = f"registering group g for demo at the master {cluster.master} failed with {code} [A-Z_]+: as the test said.*"
-    with session(cluster) as consumer, pytest.raises(kind, match=said + advice):
-        consumer.register()
-    assert refusal.fired == 1
-
-
 def test_registering_sends_the_filters(cluster: EmbeddedCluster) -> None:
     """All members of a group must have the same filters."""
     cluster.tubemq.authorize("demo", GROUP)
@@ -223,32 +200,7 @@ def test_an_exception_of_the_master_is_not_retried(cluster: EmbeddedCluster) -> 
     assert exception.fired == 1
 
 
-def test_a_master_that_is_not_ready_is_asked_again(cluster: EmbeddedCluster) -> None:
-    refusals = cluster.tubemq.on(REGISTER, times=2).fail(201)
-    with session(cluster) as consumer:
-        consumer.register()
-        assert clients(cluster) == [consumer.client_id]
-    assert refusals.fired == 2
-
-
 # Several masters
-
-
-@pytest.mark.parametrize("reason", ["stands by", "refuses", "is silent", "closes"])
-def test_the_next_master_is_asked_if_the_first_fails(pair: EmbeddedCluster, reason: str) -> None:
-    pair.tubemq.switch_master()
-    first = pair.tubemq.on(REGISTER, master=1)
-    faults = {"is silent": Calls.silence, "closes": Calls.close_connection}
-    asked = faults[reason](first) if reason in faults else first.count()
-    if reason == "refuses":
-        pair.tubemq.stop_master(1)
-    metas = counted(pair, META)
-    with session(pair, rpc_timeout=0.3 if reason == "is silent" else 10.0) as consumer:
-        consumer.register()
-        consumer.refresh()
-        assert clients(pair) == [consumer.client_id]
-    assert asked.fired == (reason != "refuses")
-    assert metas.fired == 2  # and none of them at the first
 
 
 def test_the_error_names_all_masters_that_failed(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
@@ -262,16 +214,6 @@ def test_the_error_names_all_masters_that_failed(pair: EmbeddedCluster, use_timi
     )
     with session(pair) as consumer, pytest.raises(TransportError, match=said):
         consumer.register()
-
-
-def test_a_new_client_waits_for_a_standby_that_takes_over(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
-    """The standby's answer proves that the addresses are right."""
-    use_timings(first_contact_timeout=0.0)
-    pair.tubemq.switch_master()
-    pair.tubemq.stop_master(2)
-    with pair.tubemq.on(REGISTER, master=1, nth=3, times=1).run(pair.tubemq.switch_master), session(pair) as consumer:
-        consumer.register()
-        assert clients(pair) == [consumer.client_id]
 
 
 @pytest.mark.parametrize("method", ["producer_register", "producer_heartbeat"])
@@ -294,21 +236,6 @@ def test_a_new_client_goes_on_while_its_master_hangs(cluster: EmbeddedCluster, u
     assert lost.fired == 3
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["the old one ends", "the old one stands by"])
-def test_a_session_moves_to_the_next_master_and_registers_there(pair: EmbeddedCluster, ends: bool) -> None:
-    closes = pair.tubemq.on(CLOSE, master=2).count()
-    with session(pair) as consumer:
-        consumer.register()
-        pair.tubemq.switch_master()
-        if ends:
-            pair.tubemq.stop_master(1)
-        consumer.refresh()
-        assert clients(pair) == [consumer.client_id]
-        assert repr(consumer).endswith(f"REGISTERED at {pair.master.split(',')[1]}>")
-    assert closes.fired == 1
-    assert clients(pair) == []
-
-
 def test_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
     registers, metas = counted(cluster, REGISTER), counted(cluster, META)
     with session(cluster) as consumer:
@@ -318,15 +245,6 @@ def test_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
         consumer.refresh()
         assert clients(cluster) == [consumer.client_id]
     assert (registers.fired, metas.fired) == (2, 3)
-
-
-def test_a_registered_session_waits_long_for_a_master(cluster: EmbeddedCluster) -> None:
-    """A failover takes some time."""
-    standing_by = cluster.tubemq.on(META, nth=2, times=3).throw(STANDBY)
-    with session(cluster) as consumer:
-        consumer.register()
-        assert consumer.refresh().partitions("demo") == DEMO
-    assert standing_by.fired == 3
 
 
 # Heartbeats
@@ -357,18 +275,6 @@ def test_a_heartbeat_of_a_forgotten_session_registers_again(cluster: EmbeddedClu
         beats.wait_for_more(4)
         assert clients(cluster) == [consumer.client_id]
         assert registers.fired == 2
-
-
-@pytest.mark.usefixtures("beating")
-def test_heartbeats_go_to_the_next_master_after_a_failover(pair: EmbeddedCluster) -> None:
-    first, second = Requests(pair, BEAT, master=1), Requests(pair, BEAT, master=2)
-    with session(pair) as consumer:
-        consumer.register()
-        first.wait_for_more(1)
-        pair.tubemq.switch_master()
-        pair.tubemq.stop_master(1)
-        second.wait_for_more(2)
-        assert clients(pair) == [consumer.client_id]
 
 
 # Slow masters

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from google.protobuf.message import Message
@@ -14,7 +14,6 @@ from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Partition
@@ -113,26 +112,3 @@ def test_a_producer_registers_and_lists_its_topics(
         assert session.message_limit("demo") == 5000
         session.close()
     assert master.calls == [*calls, "PRODUCER_CLOSE"]
-
-
-@pytest.mark.parametrize(("code", "error"), [(415, AuthError), (400, ServerError)])
-@pytest.mark.parametrize("name", ["PRODUCER_REGISTER", "PRODUCER_HEARTBEAT"])
-def test_a_refused_producer_gets_the_error_of_the_code(name: str, code: int, error: type[TubeMQError]) -> None:
-    codes: list[int | Failure] = [code]
-    master = Master(**{name: codes})
-    with master.peer:
-        session = ProducerSession(settings_for(master))
-        with pytest.raises(error, match=f"at the master {master.peer.address} failed with {code}"):
-            session.add_topics(["demo"])
-        session.close()
-
-
-@pytest.mark.parametrize("use", [lambda s: s.add_topics(["demo"]), lambda s: s.refresh_once()], ids=["add", "refresh"])
-def test_a_producer_without_a_master_is_a_transport_error(use: Callable[[ProducerSession], object]) -> None:
-    master = Master()
-    with master.peer:
-        session = ProducerSession(settings_for(master, retry_for=0))
-        master.failure = STANDBY
-        with pytest.raises(TransportError, match=r"no master answered: .*Check option 'tubemq.master'"):
-            use(session)
-        session.close()

@@ -50,21 +50,6 @@ def test_an_unused_session_is_closed(cluster: EmbeddedCluster) -> None:
     assert registers.fired == 2
 
 
-def test_the_next_producer_can_send_while_no_master_answers(cluster: EmbeddedCluster, use_timings: UseTimings) -> None:
-    """Between two micro-batches no producer uses the session, and its heartbeats fail."""
-    use_timings(heartbeat_period=0.01)
-    same = settings(cluster, retry_for=0.0)
-    with Producer(same) as producer:
-        producer.send("demo", b"1")
-    cluster.tubemq.stop_master()
-    with SESSIONS().lease(same) as session:
-        wait_until(lambda: "FORGOTTEN" in repr(session))
-    SESSIONS().close_idle()
-    with Producer(same) as producer:
-        producer.send("demo", b"2")
-    assert set(bodies_in(cluster)) == {b"1", b"2"}
-
-
 def test_an_unused_session_is_closed_although_no_master_answers(
     cluster: EmbeddedCluster, use_timings: UseTimings
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from tests import messages, reading
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
@@ -55,35 +54,6 @@ def ends(cluster: EmbeddedCluster, partitions: list[Partition]) -> dict[Partitio
 
 def held(cluster: EmbeddedCluster, group: str) -> list[object]:
     return [key for key in cluster.tubemq.claims() if key[0].startswith(group)]
-
-
-@pytest.mark.parametrize(("call", "nth"), [("register", 1), ("register", 6), ("unregister", 1), ("unregister", 6)])
-@pytest.mark.parametrize("how", ["close_connection", "close_mid_frame", "drop_request", "drop_reply"])
-def test_lost_requests_are_repeated(
-    cluster: EmbeddedCluster,
-    session: ProducerSession,
-    partitions: list[Partition],
-    group: str,
-    call: str,
-    nth: int,
-    how: str,
-) -> None:
-    """A read sends 6 requests of each kind to a broker, a commit 3."""
-    if how.startswith("drop"):
-        session.settings = replace(session.settings, rpc_timeout=0.2, timings=QUICK)
-    begin = ends(cluster, partitions)
-    with getattr(cluster.tubemq.on(f"partition_{call}", broker=1, nth=nth, times=1), how)() as fault:
-        first = read_bookmarks(session, group, partitions)
-    assert fault.fired == 1
-    assert first == {p: Bookmark(end, end, end) for p, end in begin.items()}
-    messages.send(cluster, messages.numbered(partitions, len(partitions)))
-    with getattr(cluster.tubemq.on(f"partition_{call}", broker=2, nth=min(nth, 3), times=1), how)() as fault:
-        move_bookmarks(session, group, 1, partitions)
-    assert fault.fired == 1
-    moved = ends(cluster, partitions)
-    assert read_bookmarks(session, group, partitions) == {p: Bookmark(begin[p], moved[p], moved[p]) for p in partitions}
-    assert moved == {p: end + 3 * UNIT for p, end in begin.items()}
-    assert held(cluster, group) == []
 
 
 @pytest.mark.parametrize("code", [403, 410, 500, 503])

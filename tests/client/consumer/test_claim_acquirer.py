@@ -19,8 +19,7 @@ from tests.sending import settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
-from tubemq_spark.client.net.rpc import send_requests
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
@@ -112,24 +111,6 @@ def nothing() -> None:
 
 # Turns
 
-SIBLINGS = {
-    "another action": replace(TASK, stage=6, attempt=9),
-    "an earlier action": replace(TASK, stage=4, attempt=1),
-    "the other side of a union": replace(TASK, task=9, attempt=9),
-    "a plan": replace(TASK, task=PLANNER, stage=-1),
-}
-
-
-@pytest.mark.parametrize("name", SIBLINGS)
-def test_scans_of_the_same_data_take_turns(scene: Scene, waits: list[Callable[[], object]], name: str) -> None:
-    first = scene.reader(SIBLINGS[name])
-    begun = reading.rows_of(islice(first, 1))
-    others: list[Row] = []
-    waits += [nothing] * 5 + [lambda: others.extend(reading.rows_of(first))]
-    assert reading.rows_of(scene.reader(group_position=0)) == scene.rows
-    assert begun + others == scene.rows
-    assert waits == []
-
 
 def test_a_task_that_reads_a_range_twice_at_once_fails_with_advice(scene: Scene) -> None:
     first = scene.reader()
@@ -137,14 +118,6 @@ def test_a_task_that_reads_a_range_twice_at_once_fails_with_advice(scene: Scene)
     with pytest.raises(PartitionOccupiedError, match=r"this very task reads the partition already.*call cache\(\)"):
         next(scene.reader(replace(TASK, reader="6")))
     assert begun + reading.rows_of(first) == scene.rows
-
-
-def test_a_task_fences_earlier_batches_and_not_later_ones(scene: Scene, waits: list[Callable[[], object]]) -> None:
-    scene.hold(replace(TASK, batch=4, stage=4, attempt=9))
-    assert reading.rows_of(scene.reader()) == scene.rows
-    scene.hold(replace(TASK, batch=6, stage=4, attempt=1))
-    with pytest.raises(FencedError, match="is too late, the newer attempt spark_query_r5_b6_s4_p5_a1_n5 holds"):
-        next(scene.reader())
 
 
 def test_a_run_waits_for_the_claims_of_a_run_whose_clock_was_ahead(
@@ -182,103 +155,4 @@ def test_a_planner_waits_for_siblings_only_while_it_holds_nothing(
     one.release()
 
 
-@pytest.mark.parametrize("side", ["driver", "reader"])
-def test_the_wait_ends_if_a_broker_goes_on_naming_predecessors(
-    scene: Scene, side: str, waits: list[Callable[[], object]]
-) -> None:
-    waits += [nothing] * 100
-    named = f"[Duplicated Register] Partition x has been registered by {replace(TASK, batch=3)}"
-    scene.cluster.tubemq.on("partition_register").fail(410, named)
-    driver = scene.driver(TASK, 45.0, retry_for=0.3)
-    wanted = reading.wanted(scene.cluster, HERE, scene.start, scene.end)
-    batches = PartitionReader(
-        settings(scene.cluster, retry_for=0.3), GROUP, TASK, wanted, reading.snapshot(scene.cluster, HERE)
-    ).batches()
-    with pytest.raises(PartitionOccupiedError, match=r"the broker was told \d+ times in 0\.3 s to end such claims"):
-        driver.take({HERE: None}) if side == "driver" else next(batches)
-
-
-# Where the group is left
-
-
-@pytest.mark.parametrize("stands", [0, 30 * UNIT, 50 * UNIT, COUNT * UNIT], ids=str)
-def test_the_group_is_left_where_it_was_found(scene: Scene, stands: int) -> None:
-    """The planned position does not matter, because a DataFrame may be used again much later."""
-    scene.move_group(stands)
-    for claim in (TASK, replace(TASK, stage=6)):
-        assert reading.rows_of(scene.reader(claim, group_position=40 * UNIT)) == scene.rows
-        assert scene.group_position == stands
-
-
-@pytest.mark.parametrize("expired", [False, True], ids=["fenced", "expired"])
-@pytest.mark.parametrize("late", [0, 60], ids=["at the start", "within"])
-def test_the_group_is_not_left_where_a_killed_attempt_moved_it(scene: Scene, expired: bool, late: int) -> None:
-    killed = replace(TASK, attempt=1)
-    scene.hold(killed)
-    reading.register(scene.cluster, GROUP, HERE, str(killed), scene.start + late * UNIT)
-    if expired:
-        scene.cluster.tubemq.clock.advance(36.0)
-    assert reading.rows_of(scene.reader(group_position=10 * UNIT, is_first=not expired)) == scene.rows
-    assert scene.group_position == 10 * UNIT
-
-
-def test_a_later_attempt_keeps_a_position_outside_the_range(scene: Scene) -> None:
-    scene.move_group(COUNT * UNIT)
-    assert reading.rows_of(scene.reader(group_position=10 * UNIT, is_first=False)) == scene.rows
-    assert scene.group_position == COUNT * UNIT
-
-
-def test_a_reader_without_a_claim_moves_no_group(scene: Scene) -> None:
-    scene.move_group(50 * UNIT)
-    scene.hold("somebody")
-    with pytest.raises(PartitionOccupiedError):
-        next(scene.reader(group_position=10 * UNIT))
-    scene.free("somebody")
-    assert scene.group_position == 50 * UNIT
-
-
 # Fetches that end late
-
-
-def exactly_or_not_at_all(scene: Scene, batches: Iterator[FetchedBatch]) -> bool:
-    """Return True if the reader detected that its group was moved; else its rows are exact."""
-    try:
-        assert reading.rows_of(batches) == scene.rows
-    except PositionMovedError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("way", ["to the next attempt", "to the driver and on", "to the next run's driver and on"])
-def test_a_fetch_of_a_killed_task_that_ends_late_loses_nothing(scene: Scene, way: str) -> None:
-    killed = replace(TASK, attempt=1)
-    noticed = 0
-    for after in range(1, 30):
-        scene.hold(killed)
-        reading.register(scene.cluster, GROUP, HERE, str(killed), scene.start + 60 * UNIT)
-        with scene.cluster.tubemq.on("get_message", client=str(killed)).end_late(after) as late:
-            fetch_of(scene, killed)
-        assert late.fired == 1
-        if way == "to the next attempt":
-            batches = scene.reader()
-            noticed += exactly_or_not_at_all(scene, batches)
-            continue
-        run = TASK.run + 1 if way.startswith("to the next run") else TASK.run
-        driver = scene.driver(ClaimId(TASK.query, run=run, batch=TASK.batch + 1))
-        driver.take({HERE: scene.start})
-        assert driver.is_doubtful(HERE)
-        lender = driver.client_id(HERE)
-        driver.lend([HERE])
-        task = replace(driver.next_batch(), task=1, stage=8, attempt=9)
-        noticed += exactly_or_not_at_all(
-            scene, scene.reader(task, is_doubtful=driver.is_doubtful(HERE), previous=lender)
-        )
-        driver.take({HERE: None})
-        assert not driver.is_doubtful(HERE)
-        driver.release()
-    assert noticed > 0
-
-
-def fetch_of(scene: Scene, claim: ClaimId) -> None:
-    call = reading.calls(scene.cluster, GROUP).fetch(messages.broker(scene.cluster, 1), HERE, str(claim))
-    send_requests(settings(scene.cluster), [call])

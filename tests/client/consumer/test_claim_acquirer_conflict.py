@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -27,40 +26,6 @@ def clock() -> ManualClock:
 @pytest.fixture
 def conflict(clock: ManualClock) -> ClaimConflict:
     return ClaimConflict(ClientSettings((), retry_for=60.0, clock=clock), "g", TASK, claim_timeout=45.0)
-
-
-def predecessors() -> Iterator[str]:
-    for batch in range(5):
-        for attempt in range(1_000_000):
-            yield str(replace(TASK, batch=batch, attempt=attempt))
-
-
-@pytest.mark.parametrize("newest", [False, True], ids=["the same", "ever newer ones"])
-def test_a_broker_that_goes_on_naming_predecessors_ends_the_wait(
-    conflict: ClaimConflict, clock: ManualClock, newest: bool
-) -> None:
-    named = predecessors()
-    holder = next(named)
-
-    def go_on() -> None:
-        nonlocal holder
-        for _ in range(1000):
-            assert conflict.must_fence("here", holder)
-            conflict.pause()
-            holder = next(named) if newest else holder
-
-    with pytest.raises(PartitionOccupiedError, match=r"was told \d+ times in 60 s to end such claims: s") as raised:
-        go_on()
-    assert raised.value.holder == holder
-    assert 1060 <= clock.now < 1062
-
-
-def test_fencing_the_first_predecessor_takes_no_pause(conflict: ClaimConflict, clock: ManualClock) -> None:
-    assert conflict.must_fence("here", next(predecessors()))
-    assert conflict.must_fence("there", next(predecessors()))
-    conflict.pause()
-    assert clock.pauses == []
-    assert conflict.is_doubtful("here")
 
 
 def test_the_wait_for_a_sibling_has_no_limit_and_is_logged_once_a_minute(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.engine import PATIENT, Query
+from tests.without_spark.query import Query
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ServerError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
@@ -41,7 +41,7 @@ def send(tubemq: EmbeddedTubeMQ, *sizes: int) -> None:
 ])  # fmt: skip
 def test_long_messages_are_read_after_they_are_flushed(tubemq: EmbeddedTubeMQ, sizes: tuple[int, ...]) -> None:
     send(tubemq, *sizes)
-    query = Query(tubemq, "one", retry_for=PATIENT)
+    query = Query(tubemq, "one", retry_for=30.0)
     asked = tubemq.on("partition_register", client="_p0_", nth=4, times=1).run(lambda: tubemq.flush("one"))
     query.run()
     assert asked.fired == 1
@@ -62,7 +62,7 @@ def test_task_fails_while_a_long_message_is_in_memory(tubemq: EmbeddedTubeMQ) ->
 def test_long_messages_in_memory_of_a_shared_store_are_missed(tubemq: EmbeddedTubeMQ) -> None:
     """No reply distinguishes them from entries of the other partition."""
     tubemq.create_topic("pair", partitions=2)
-    query = Query(tubemq, "pair", retry_for=PATIENT)
+    query = Query(tubemq, "pair", retry_for=30.0)
     for size in (9, LONGEST, 9):
         tubemq.send("pair", b"." * size, 0)
     query.run()

@@ -10,7 +10,7 @@ import pytest
 from tests.clusters import Layout
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
-from tests.scanning import KINDS, MANY, FilledTopic, NewScanner, scanners
+from tests.scanning import FilledTopic, NewScanner, scanners
 from tubemq_spark.errors import DataLossError
 
 LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
@@ -26,20 +26,6 @@ def own() -> Iterator[EmbeddedCluster]:
 def new_scanner(group: str) -> Iterator[NewScanner]:
     with scanners(group) as new:
         yield new
-
-
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
-def test_a_scan_ignores_retention_before_the_bookmark(
-    own: EmbeddedCluster, layout: Layout, new_scanner: NewScanner
-) -> None:
-    filled = FilledTopic(own, own.new_topic(layout))
-    filled.send(1200)
-    own.tubemq.expire(filled.topic, keep=100)
-    scanner = new_scanner(filled)
-    for partition in filled.partitions:
-        low = filled.end(partition) - 100 * UNIT
-        for since in (low, low + 50 * UNIT, filled.end(partition), filled.end(partition) + UNIT):
-            assert list(scanner.scan_partition(partition, since)) == filled.rows(partition, low)
 
 
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
@@ -59,21 +45,6 @@ def test_retention_behind_the_bookmark_fails_a_scan(
             ) as raised:
                 list(scanner.scan_partition(partition, since, until))
             assert (raised.value.asked, raised.value.offered) == (since, low)
-
-
-def test_retention_during_a_scan_may_repeat_messages(own: EmbeddedCluster, new_scanner: NewScanner) -> None:
-    filled = FilledTopic(own, own.new_topic("one"))
-    partition = filled.partitions[0]
-    filled.send(MANY, KINDS[2])
-    scanner = new_scanner(filled)
-    harmless, harmful = (scanner.scan_partition(partition, since, claim=None) for since in (MANY * UNIT, 0))
-    seen = [next(harmless)]
-    own.tubemq.expire(filled.topic, keep=6_000)
-    seen += harmless
-    assert list(dict.fromkeys(seen))[-6_000:] == filled.rows(partition, (MANY - 6_000) * UNIT)
-    assert set(seen) <= set(filled.rows(partition))
-    with pytest.raises(DataLossError):
-        list(harmful)
 
 
 # Counting entries before a scan

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
-from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.messages import partitions
 from tests.real.topics import TopicSpec
@@ -17,7 +16,6 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober, ProbeResult
-from tubemq_spark.client.timings import Timings
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -75,16 +73,6 @@ def driver(cluster: EmbeddedCluster) -> Iterator[Driver]:
     forget_servers()
 
 
-def test_a_probe_returns_the_first_two_messages_from_its_position(driver: Driver) -> None:
-    ids = driver.ids(SOLE)  # the first one is at entry 10
-    results = driver.probe(SOLE, 12 * UNIT, 29 * UNIT)
-    assert results == {
-        12 * UNIT: ProbeResult(12 * UNIT, tuple(ids[2:4])),
-        29 * UNIT: ProbeResult(29 * UNIT, (ids[19],)),
-    }
-    assert results[12 * UNIT].first_id == ids[2]
-
-
 def test_a_probe_at_the_end_finds_nothing(driver: Driver) -> None:
     assert driver.probe(SOLE, 30 * UNIT) == {30 * UNIT: ProbeResult(30 * UNIT, ())}
 
@@ -97,51 +85,3 @@ def test_a_probe_behind_the_end_returns_the_end(driver: Driver) -> None:
 
 def test_a_probe_before_the_beginning_returns_the_beginning(driver: Driver) -> None:
     assert driver.probe(SOLE, 3 * UNIT)[3 * UNIT] == ProbeResult(10 * UNIT, tuple(driver.ids(SOLE)[:2]))
-
-
-def test_a_probe_of_an_empty_store_finds_nothing(driver: Driver) -> None:
-    assert driver.probe(Partition(1, "empty", 0), 0) == {0: ProbeResult(0, ())}
-
-
-@pytest.mark.parametrize("flushed", [False, True])
-def test_a_probe_passes_messages_of_other_partitions(driver: Driver, flushed: bool) -> None:
-    if flushed:
-        driver.cluster.tubemq.flush("pair")
-    first, again = driver.ids(THIN)
-    assert {position: found.first_id for position, found in driver.probe(THIN, 0, UNIT, 2 * UNIT).items()} == {
-        0: first,
-        UNIT: again,
-        2 * UNIT: again,
-    }
-
-
-def restart(cluster: EmbeddedCluster) -> None:
-    cluster.stop_broker(1)
-    cluster.start_broker(1)
-
-
-def lose_a_reply(driver: Driver) -> None:
-    driver.session.settings = replace(driver.session.settings, rpc_timeout=0.2, timings=Timings(slow_peer_grace=0.1))
-    driver.cluster.tubemq.on("get_message", times=1).drop_reply()
-
-
-FAULTS: dict[str, Callable[[Driver], object]] = {
-    "a broken connection": lambda d: d.cluster.tubemq.on("get_message", times=1).close_connection(),
-    "a lost reply": lose_a_reply,
-    "a broker that is busy": lambda d: d.cluster.tubemq.on("get_message", times=1).fail(503),
-    "a limit": lambda d: d.cluster.tubemq.on("get_message", times=1).fail(452),
-    "a claim that ended": lambda d: d.cluster.tubemq.clock.advance(60),
-    "a broker that restarted": lambda d: restart(d.cluster),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-def test_a_probe_that_fails_once_is_repeated(driver: Driver, fault: Callable[[Driver], object]) -> None:
-    fault(driver)
-    assert driver.probe(SOLE, 12 * UNIT)[12 * UNIT].first_id == driver.ids(SOLE)[2]
-
-
-def test_a_position_without_a_clear_answer_is_left_out(driver: Driver) -> None:
-    driver.session.settings = replace(driver.session.settings, clock=SkippingClock())
-    with driver.cluster.tubemq.on("get_message").fail(503):
-        assert driver.probe(SOLE, 12 * UNIT) == {}

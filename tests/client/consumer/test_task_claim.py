@@ -7,11 +7,9 @@ import socket
 
 import pytest
 
-from tests.clocks import ManualClock
 from tests.peers import Peer, requests
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.task_claim import BrokerLocator
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
@@ -19,28 +17,6 @@ from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 
 OLD, NEW = Broker(1, Address("old", 8123)), Broker(1, Address("new", 8123))
-
-
-def test_a_short_outage_asks_for_no_address_and_a_longer_one_does() -> None:
-    clock, asked = ManualClock(), []
-
-    def find(broker: Broker) -> Broker:
-        asked.append(broker)
-        return NEW
-
-    locator = BrokerLocator(ClientSettings((), clock=clock), Partition(1, "demo", 0), OLD, find)
-    for pause in (2.0, 0.9):
-        locator.on_failed()
-        clock.advance(pause)
-    locator.on_connected()
-    locator.on_failed()
-    clock.advance(2.9)
-    locator.on_failed()
-    assert asked == []
-    clock.advance(0.1)
-    locator.on_failed()
-    assert asked == [OLD]
-    assert locator.where == f"1:demo:0 at {NEW}"
 
 
 @pytest.mark.parametrize("previous", [None, "driver"])

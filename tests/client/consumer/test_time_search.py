@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -15,9 +14,8 @@ import pytest
 from tests import reading
 from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.messages import partitions
 from tests.real.topics import TopicSpec
-from tests.sending import counted, settings
+from tests.sending import settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import probe
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
@@ -107,17 +105,6 @@ class driving:  # noqa: N801
         self.driver.session.close()
 
 
-@pytest.mark.parametrize("number", [-5, 0, 1, 17, 30, 59, 60, 1000])
-def test_a_search_finds_the_first_message_that_is_not_earlier(
-    cluster: EmbeddedCluster, driver: Driver, number: int
-) -> None:
-    fetches = counted(cluster, "get_message")
-    assert driver.find_minute(number) == expected(number)
-    assert driver.group_position() == HERE
-    assert fetches.fired < 20
-    assert driver.claims.holds(PARTITION)
-
-
 def test_a_moment_is_rounded_down_to_its_minute(driver: Driver) -> None:
     assert driver.find({PARTITION: moment(17) + 59_999_999}) == {PARTITION: expected(17)}
 
@@ -128,36 +115,6 @@ def test_times_are_in_the_given_zone(driver: Driver) -> None:
     ahead = FIRST_MINUTE - timedelta(hours=5, minutes=30)
     wanted = int((ahead + timedelta(minutes=17)).timestamp()) * 1_000_000
     assert driver.find({PARTITION: wanted}, zone) == {PARTITION: expected(17)}
-
-
-def test_many_partitions_are_searched_at_once(cluster: EmbeddedCluster) -> None:
-    """More than one write takes; several share a store; each looks for another time."""
-    rng = random.Random(7)
-    cluster.create("many", TopicSpec(partitions=5, stores=8))
-    held = partitions(cluster, "many")
-    first: dict[Partition, dict[int, int]] = {partition: {} for partition in held}
-    for number in range(40):
-        for partition in rng.choices(held, k=20):
-            text = format_msg_time(minute(number))
-            sent = cluster.tubemq.send("many", b"x", partition.partition_id, msg_time=text)
-            first[partition].setdefault(number, sent.offset)
-    wanted = {partition: rng.randrange(40) for partition in held}
-    with driving(cluster, held) as driver:
-        found = driver.find({partition: moment(number) for partition, number in wanted.items()})
-        assert found == {
-            partition: min(
-                (at for at_minute, at in first[partition].items() if at_minute >= number),
-                default=driver.claims.position(partition).end,
-            )
-            for partition, number in wanted.items()
-        }
-        for partition in held:
-            group_position = cluster.group_offset(GROUP, "many", 1, partition.partition_id)
-            assert group_position == driver.claims.position(partition).group
-
-
-def test_a_search_without_partitions_finds_nothing(driver: Driver) -> None:
-    assert driver.find({}) == {}
 
 
 FAULTS: dict[str, Callable[[Calls], Fault]] = {

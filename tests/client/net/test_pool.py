@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from tests.clocks import ManualClock
-from tests.faults.engine import Query, write
 from tests.peers import Peer, answering, echo, refused_address
+from tests.without_spark.query import Query, write
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.connection import Connection

@@ -20,7 +20,6 @@ from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.lifecycle import SendEvent
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
 
@@ -124,10 +123,6 @@ P10, P11, P20, P21 = BOTH
 # Without failures
 
 
-def test_records_without_a_key_go_to_all_partitions_in_turn(pair: Scene) -> None:
-    assert pair.choices(400) == dict.fromkeys([P10, P11, P20, P21], 100)
-
-
 def test_only_connected_brokers_with_room_are_chosen(pair: Scene) -> None:
     pair.channels[1].is_full = True
     assert set(pair.choices()) == {P20, P21}
@@ -155,15 +150,6 @@ def test_a_broker_with_far_more_in_flight_is_not_chosen(pair: Scene, idle: int, 
     assert pair.accepts(P20), "records that must go there do"
 
 
-def test_new_partitions_are_used(pair: Scene) -> None:
-    assert not pair.update()
-    pair.choices()
-    pair.session.cluster = cluster(1, 2, partitions=3)
-    assert pair.update()
-    assert set(pair.choices()) == set(pair.partitions()) > {P10, P11, P20, P21}
-    assert not pair.update()
-
-
 def test_the_lookup_is_asked_before_partitions_are_used(pair: Scene) -> None:
     assert pair.asked == []
     pair.choices()
@@ -181,19 +167,6 @@ def test_unavailable_partitions_are_not_used(pair: Scene) -> None:
     pair.partitioner.require(P11)
     with pytest.raises(TransportError):
         pair.partitioner.require(P20)
-
-
-def test_no_available_partition_is_an_error(pair: Scene) -> None:
-    pair.unavailable = {P10, P11, P20, P21}
-    with pytest.raises(TransportError):
-        pair.choices()
-
-
-def test_partitions_of_keys_do_not_depend_on_connections(pair: Scene) -> None:
-    expected = {key: KeyMap([P10, P11, P20, P21]).partition(key) for key in KEYS}
-    assert pair.owners() == expected
-    pair.channels.clear()
-    assert pair.owners() == expected
 
 
 def test_the_brokers_of_a_topic(clock: ManualClock) -> None:
@@ -292,14 +265,6 @@ def test_a_slow_broker_gets_only_records_that_must_go_there(pair: Scene, clock: 
     assert pair.brokers() == {1, 2}
 
 
-def test_a_failed_broker_that_is_not_listed_is_not_connected(pair: Scene) -> None:
-    pair.session.listed -= {P10, P11}
-    pair.update()
-    assert pair.partitioner.brokers("demo") == {1, 2}
-    pair.partitioner.broker_failed(1, "lost")
-    assert pair.partitioner.brokers("demo") == {2}
-
-
 def test_partitioners_of_a_session_share_failures(pair: Scene, clock: ManualClock) -> None:
     other = Partitioner(cast(ProducerSession, pair.session), pair.health)
     assert pair.brokers() == {1, 2}
@@ -390,13 +355,6 @@ def test_records_wait_while_all_partitions_are_probed(pair: Scene, clock: Manual
     assert pair.partitioner.choose("demo") is None
     assert tried == {P10, P11, P20, P21}
     assert set(pair.choices()) == {None}
-
-
-def test_failures_move_no_key(pair: Scene) -> None:
-    before = pair.owners()
-    pair.partitioner.partition_failed(P10)
-    pair.partitioner.broker_failed(2, "lost")
-    assert pair.owners() == before
 
 
 @pytest.mark.parametrize("whose", ["the partition's", "the broker's"])

@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
-from tests.clocks import ManualClock, SkippingClock, UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted, seeds, settings
+from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
+from tubemq_spark.errors import ConfigError, ServerError
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
 from tubemq_spark.testing import Calls, Fault, ServerConfig
 
@@ -51,6 +49,26 @@ def send_all(producer: Producer, count: int, topic: str = "demo") -> list[bytes]
     return bodies(count)
 
 
+def test_answers_to_a_failed_producer_reach_no_other() -> None:
+    with embedded_cluster(topics={"demo": TopicSpec()}, brokers=1) as cluster:
+        failing = Producer(settings(cluster))
+        failing.send("demo", b"one")
+        failing.flush()
+        failing.send("demo", b"two")
+        failing._dispatch()
+        (channel,) = failing._sender.connected.values()
+
+        def is_answered() -> bool:
+            channel.flush()
+            return bool(channel.connection._replies)
+
+        wait_until(is_answered)
+        failing.close()
+        with Producer(settings(cluster)) as another:
+            another.send("demo", b"three")
+        assert bodies_in(cluster) == Counter([b"one", b"two", b"three"])
+
+
 def test_a_message_is_stored_with_its_attributes(cluster: EmbeddedCluster) -> None:
     attributes = encode_attributes({"city": "Zürich"}, "news", "202611210830")
     with Producer(settings(cluster)) as producer:
@@ -62,34 +80,6 @@ def test_a_message_is_stored_with_its_attributes(cluster: EmbeddedCluster) -> No
     assert (message.body, message.attributes) == (b"hello", expected)
     assert stored == {message.partition: 1}
     assert stored_in(cluster, "demo", filters=["nothing"]) == []
-
-
-@pytest.mark.parametrize(
-    "count", [6, 480], ids="{} messages".format
-)  # so few that no broker has far more in flight than the other
-def test_partitions_get_equal_shares(cluster: EmbeddedCluster, count: int) -> None:
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, count)
-        assert sorted(producer.flush().values()) == [count / 6] * 6
-    assert bodies_in(cluster) == dict.fromkeys(bodies(count), 1)
-
-
-def test_leaving_the_with_block_flushes(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, 300)
-    assert bodies_in(cluster) == dict.fromkeys(bodies(300), 1)
-
-
-def test_one_producer_sends_to_several_topics(cluster: EmbeddedCluster) -> None:
-    cluster.create("other", TopicSpec(partitions=1))
-    cluster.create("third", TopicSpec(partitions=2))
-    with Producer(settings(cluster)) as producer:
-        for n, topic in enumerate(["demo", "other", "third"] * 40):
-            producer.send(topic, b"%d" % n)
-        stored = producer.flush()
-    assert {topic: sum(n for p, n in stored.items() if p.topic == topic) for topic in cluster.topics} == dict.fromkeys(
-        cluster.topics, 40
-    )
 
 
 class MostInFlight:
@@ -117,13 +107,6 @@ def test_max_in_flight_limits_unanswered_sends(cluster: EmbeddedCluster, max_in_
     assert 0 < most_in_flight.most <= max_in_flight
 
 
-def test_sends_are_pipelined(cluster: EmbeddedCluster) -> None:
-    most_in_flight = MostInFlight(cluster)
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, 700)
-    assert most_in_flight.most > 10
-
-
 # Failures that end
 
 Failing = Callable[[Calls], Fault]
@@ -148,107 +131,7 @@ def failing(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("failing", [FAILURES[name] for name in names], ids=names)
 
 
-@failing(*FAILURES)
-def test_records_that_one_broker_refuses_go_to_another(
-    cluster: EmbeddedCluster, use_timings: UseTimings, failing: Failing
-) -> None:
-    use_timings(slow_peer_grace=0.05)
-    fault = failing(cluster.tubemq.on("send_message", broker=1, nth=21, times=20))
-    is_silent = failing in (Calls.drop_request, Calls.drop_reply)
-    with Producer(settings(cluster, rpc_timeout=0.3 if is_silent else 10.0)) as producer:
-        sent = send_all(producer, 300)
-        stored = producer.flush()
-
-    assert fault.fired > 0
-    assert sum(stored.values()) == 300
-    assert set(bodies_in(cluster)) == set(sent)
-    twice = sum(times - 1 for times in bodies_in(cluster).values())
-    if failing is Calls.close_mid_frame:
-        assert 0 < twice <= fault.fired
-    elif not is_silent:  # else other sends of the connection may time out, too
-        assert twice == 0
-
-
-@failing("503", "close", "no answer")
-def test_a_failing_broker_is_avoided(cluster: EmbeddedCluster, use_timings: UseTimings, failing: Failing) -> None:
-    use_timings(slow_peer_grace=0.05)
-    fault = failing(cluster.tubemq.on("send_message", broker=1))
-    with Producer(settings(cluster, rpc_timeout=0.3 if failing is Calls.drop_request else 10.0)) as producer:
-        send_all(producer, 30)
-        producer.flush()
-        met = fault.fired
-        send_all(producer, 300)
-        stored = producer.flush()
-    assert fault.fired == met > 0
-    assert {partition.broker_id for partition in stored} == {2}
-
-
-def test_a_failing_partition_is_avoided_but_not_its_broker(cluster: EmbeddedCluster) -> None:
-    fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
-    with Producer(settings(cluster, clock=ManualClock())) as producer:  # else the partition is used again after 3 s
-        send_all(producer, 30)
-        producer.flush()
-        refused = fault.fired
-        send_all(producer, 300)
-        stored = producer.flush()
-    assert fault.fired == refused > 0
-    assert {(p.broker_id, p.partition_id) for p in stored} == {(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)}
-
-
-@failing("503", "419", "close")
-def test_the_only_broker_is_tried_again(failing: Failing) -> None:
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
-        fault = failing(cluster.tubemq.on("send_message", times=3))
-        with Producer(settings(cluster)) as producer:
-            send_all(producer, 100)
-            producer.flush()
-        assert fault.fired == 3
-        assert set(bodies_in(cluster)) == set(bodies(100))
-
-
-def test_an_unreachable_broker_gets_no_records(cluster: EmbeddedCluster) -> None:
-    cluster.kill_broker(1)
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, 300)
-        assert {partition.broker_id for partition in producer.flush()} == {2}
-
-
-@pytest.mark.parametrize("seed", seeds(24, fast=6))
-def test_no_record_is_lost_under_random_failures(seed: int) -> None:
-    dice = random.Random(seed)
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=3) as cluster:
-        for broker_id in cluster.broker_ids:
-            kinds = dice.sample(["419", "403", "500", "503", "close", "store and close"], 3)
-            for _ in range(dice.choice([0, 2, 15])):
-                calls = cluster.tubemq.on("send_message", broker=broker_id, nth=dice.randint(1, 700), times=1)
-                FAILURES[dice.choice(kinds)](calls)
-        with Producer(settings(cluster), max_in_flight=dice.choice([3, 50, 1000])) as producer:
-            send_all(producer, 2000)
-            stored = producer.flush()
-        assert sum(stored.values()) == 2000
-        assert set(bodies_in(cluster)) == set(bodies(2000))
-        at_brokers = Counter(message.broker_id for message in cluster.tubemq.messages("demo"))
-        for broker_id in cluster.broker_ids:
-            assert sum(n for p, n in stored.items() if p.broker_id == broker_id) <= at_brokers[broker_id]
-
-
 # Failures that end the producer
-
-
-def test_a_refusal_names_the_row() -> None:
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
-        cluster.tubemq.on("send_message", nth=78, times=1).fail(400, "as the test wants it")
-        producer = Producer(settings(cluster), rows_of="of task partition 4")
-        with (
-            pytest.raises(
-                ServerError,
-                match=r"row 77 of task partition 4 to broker 1 at 127.0.0.1:\d+, partition 1:demo:\d.* 400 BAD_",
-            ) as caught,
-            producer,
-        ):
-            send_all(producer, 300)
-    error = caught.value
-    assert (error.code, error.name, error.message) == (400, "BAD_REQUEST", "as the test wants it")
 
 
 def test_flush_fails_after_an_error(cluster: EmbeddedCluster) -> None:
@@ -277,25 +160,6 @@ def test_the_delivery_timeout_reports_the_last_answer(cluster: EmbeddedCluster) 
     assert sum(fault.fired for fault in refusals) <= 10  # there are pauses in between
 
 
-@pytest.mark.parametrize("reason", ["close", "no answer", "no broker"])
-def test_the_delivery_timeout_ends_without_any_answer(
-    cluster: EmbeddedCluster, use_timings: UseTimings, reason: str
-) -> None:
-    use_timings(slow_peer_grace=0.05)
-    if reason == "no broker":
-        for broker_id in cluster.broker_ids:
-            cluster.kill_broker(broker_id)
-    else:
-        FAILURES[reason](cluster.tubemq.on("send_message"))
-    producer = Producer(settings(cluster, rpc_timeout=0.1, retry_for=0.3))
-    producer.send("demo", b"a", row=0)
-    with pytest.raises(
-        TransportError, match=r"row 0 for topic demo .* in \d+ tries .*partition [12]:demo:\d: .*127.0.0.1:\d"
-    ):
-        producer.flush()
-    producer.close()
-
-
 def test_retry_for_zero_means_one_try(cluster: EmbeddedCluster) -> None:
     refusal = cluster.tubemq.on("send_message").fail(500)
     with pytest.raises(ServerError, match="in 1 tries"), Producer(settings(cluster, retry_for=0)) as producer:
@@ -320,29 +184,6 @@ def test_an_expired_visit_token_is_renewed(forgotten: bool) -> None:
             send_all(producer, 300)
         assert bodies_in(cluster) == dict.fromkeys([b"old", *bodies(300)], 1)
         assert registers.fired == forgotten
-
-
-def test_a_token_that_all_brokers_reject_is_an_error(cluster: EmbeddedCluster) -> None:
-    refusal = cluster.tubemq.on("send_message").fail(415)
-    producer = Producer(settings(cluster))
-    producer.send("demo", b"a", row=0)
-    with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
-        producer.flush()
-    producer.close()
-    assert 3 <= refusal.fired <= 6, "first with the old token, then by each broker with the new one"
-
-
-@pytest.mark.parametrize("how", [{"key": b"k"}, {"target": (1, 0)}], ids=["key", "target"])
-def test_a_token_rejected_by_the_only_possible_broker_is_an_error(
-    cluster: EmbeddedCluster, how: dict[str, Any]
-) -> None:
-    refusal = cluster.tubemq.on("send_message").fail(415)
-    producer = Producer(settings(cluster))
-    producer.send("demo", b"a", row=0, **how)
-    with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
-        producer.flush()
-    producer.close()
-    assert refusal.fired == 2
 
 
 def test_a_broker_that_does_not_know_the_new_token_is_avoided(cluster: EmbeddedCluster) -> None:
@@ -389,16 +230,6 @@ def test_a_record_of_a_wrong_size_is_refused(body: bytes, attributes: bytes, err
 
 
 # A caller that pauses
-
-
-def test_a_pause_of_the_caller_does_not_make_a_broker_silent(cluster: EmbeddedCluster) -> None:
-    clock = SkippingClock()
-    with Producer(settings(cluster, rpc_timeout=5, clock=clock)) as producer:
-        for _ in range(3):
-            send_all(producer, 300)
-            clock.advance(60)
-        producer.flush()
-    assert bodies_in(cluster) == dict.fromkeys(bodies(300), 3)
 
 
 def test_a_pause_of_the_caller_does_not_count_for_the_delivery_timeout(cluster: EmbeddedCluster) -> None:

@@ -7,30 +7,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from google.protobuf.message import Message
 
 from tests.clocks import ManualClock, SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.peers import Peer, answering, message_reply
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, TransportError, TubeMQError
-from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.envelope import Request
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing import Calls, Fault
 
 HEARTBEAT = "producer_heartbeat"
 STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 TOPICS = {"demo": TopicSpec(partitions=3), "other": TopicSpec(partitions=1)}
 LONG = 60.0  # seconds
-SHORT = 20.0  # seconds for which a new master's lists are incomplete; masters forget clients after 30
 
 
 @pytest.fixture(autouse=True)
@@ -71,75 +64,7 @@ def warm(cluster: EmbeddedCluster, retry_for: float = LONG, clock: Clock = SYSTE
         yield producer
 
 
-def fail_over(cluster: EmbeddedCluster, heartbeats: int = 5) -> Fault:
-    """Switch to a master whose lists are incomplete until it has received so many heartbeats."""
-    cluster.tubemq.switch_master(SHORT)
-    return cluster.tubemq.on(HEARTBEAT, nth=heartbeats, times=1).run(lambda: cluster.tubemq.clock.advance(SHORT))
-
-
 # Topics
-
-
-@pytest.mark.parametrize("known", ["demo", "nothing"])
-@pytest.mark.parametrize("masters", [1, 2], ids="of {}".format)
-def test_a_new_topic_is_found_after_a_failover(masters: int, known: str) -> None:
-    with embedded_cluster(topics=TOPICS, brokers=2, masters=masters) as cluster:
-        with Producer(settings(cluster, retry_for=LONG)) as producer:
-            if known == "demo":
-                producer.send("demo", b"known")
-                producer.flush()
-            filled = fail_over(cluster)
-            producer.send("other", b"good", row=1)
-        assert filled.fired == 1
-        assert bodies_in(cluster)[b"good"] == 1
-
-
-def test_a_new_topic_is_found_when_the_lists_have_shrunk(cluster: EmbeddedCluster) -> None:
-    """The master still knows the client, but its brokers must register again."""
-    clock = SkippingClock()
-    with producer_session(cluster, clock=clock) as session:
-        session.add_topics(["demo"])
-        clock.advance(LONG)  # now the lists are complete
-        for broker_id in cluster.broker_ids:
-            cluster.stop_broker(broker_id)
-        back = cluster.tubemq.on(HEARTBEAT, nth=4, times=1).run(lambda: cluster.start_broker(1))
-        session.add_topics(["other"])
-        assert session.cluster.partitions("other") == [Partition(1, "other", 0)]
-    assert back.fired == 1
-
-
-class Master:
-    """A master that knows all clients. Broker 2, with topic other, registers after so many heartbeats."""
-
-    def __init__(self, other_after: float) -> None:
-        self.peer = Peer(answering(lambda request: message_reply(request, self._reply(request))))
-        self.beats = 0
-        self._other_after = other_after
-
-    def _reply(self, request: Request) -> Message:
-        brokers = ["1:127.0.0.1:8123", "2:127.0.0.2:8123"]
-        if request.method == Method.PRODUCER_REGISTER:
-            return pb.RegisterResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=brokers)
-        if request.method != Method.PRODUCER_HEARTBEAT:
-            return pb.CloseResponseM2P(success=True, errCode=200, errMsg="")
-        self.beats += 1
-        topics = ["demo#1:3:1", "other#2:1:1"][: 1 + (self.beats > self._other_after)]
-        return pb.HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=topics)
-
-
-def test_a_new_topic_is_found_at_a_master_that_knows_the_client() -> None:
-    one, other = Master(LONG), Master(4)
-    clock = SkippingClock()
-    with other.peer:
-        with one.peer:
-            masters = one.peer.address, other.peer.address
-            session = ProducerSession(ClientSettings(masters, framing=Framing.STANDARD, retry_for=LONG, clock=clock))
-            session.add_topics(["demo"])
-        clock.advance(LONG)  # now the lists are complete
-        session.add_topics(["other"])
-        assert session.cluster.partitions("other") == [Partition(2, "other", 0)]
-        session.close()
-    assert other.beats == 5
 
 
 def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, use_timings: UseTimings) -> None:
@@ -220,44 +145,6 @@ def test_a_removed_topic_is_logged_for_the_next_task(
 
 
 # Targets
-
-
-def test_a_new_target_is_found_right_after_an_unknown_one(cluster: EmbeddedCluster) -> None:
-    with warm(cluster) as producer:
-        with pytest.raises(ConfigError, match=r"^row 0: topic demo has no partition 77 on a broker 1; see"):
-            producer.send("demo", b"wrong", row=0, target=(1, 77))
-        cluster.create("demo", TopicSpec(partitions=4))
-        producer.send("demo", b"good", row=1, target=(2, 3))
-        assert producer.flush()[Partition(2, "demo", 3)] == 1
-
-
-def test_a_target_is_not_unknown_if_no_master_answers(cluster: EmbeddedCluster) -> None:
-    with warm(cluster, retry_for=0.3) as producer:
-        cluster.create("demo", TopicSpec(partitions=4))
-        with (
-            cluster.tubemq.on(HEARTBEAT).throw(STANDBY),
-            pytest.raises(
-                TransportError,
-                match=r"^row 1 cannot be sent to partition 3 on broker 2, and 1 of 1 messages so far are acknowledged: "
-                r"no master answered",
-            ),
-        ):
-            producer.send("demo", b"good", row=1, target=(2, 3))
-        producer.send("demo", b"good", row=1, target=(2, 3))
-    assert bodies_in(cluster)[b"good"] == 1
-
-
-def test_a_new_target_is_found_after_a_failover() -> None:
-    with embedded_cluster(topics=TOPICS, brokers=2, masters=2) as cluster:
-        with warm(cluster) as producer:
-            cluster.create("demo", TopicSpec(partitions=4))
-            new = cluster.tubemq.add_broker()
-            cluster.create("demo", TopicSpec(partitions=4))
-            filled = fail_over(cluster)
-            producer.send("demo", b"new broker", target=(new, 3))
-            producer.send("demo", b"new partition", target=(2, 3))
-        assert filled.fired == 1
-        assert bodies_in(cluster) == {b"warm": 1, b"new broker": 1, b"new partition": 1}
 
 
 @pytest.mark.parametrize("target", [(1, 3), (1, -1), (9, 0)], ids=str)

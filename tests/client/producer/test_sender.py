@@ -24,7 +24,6 @@ from tests.peers import reply_bytes
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster.session_pool import REFRESH_THREAD, SESSIONS
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.open_socket import open_socket
@@ -35,7 +34,7 @@ from tubemq_spark.client.producer.send_queue import OVERHEAD, PendingRecord
 from tubemq_spark.client.producer.sender import BrokerChannel, wait_for
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
-from tubemq_spark.errors import AuthError, ConfigError, ProtocolError, ServerError, TransportError
+from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.auth import broker_authorization
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request, Response, decode_request
@@ -90,32 +89,6 @@ def connections(cluster: EmbeddedCluster, broker_id: int) -> set[object]:
     return tubemq._on_thread(lambda: set(tubemq._servers.broker(broker_id).plain.connections))
 
 
-# Spread
-
-
-@pytest.mark.parametrize("brokers", [1, 3])
-def test_records_are_spread_evenly(brokers: int) -> None:
-    with embedded_cluster(topics={"demo": SPEC}, brokers=brokers) as cluster, Producer(settings(cluster)) as producer:
-        stored = send_all(producer, 6000)
-    even = 6000 / (3 * brokers)
-    assert len(stored) == 3 * brokers
-    assert max(abs(count - even) for count in stored.values()) < even / 2
-
-
-def test_a_slow_broker_does_not_delay_others(cluster: EmbeddedCluster) -> None:
-    """The slow broker answers when the other one has stored 4000 of 5000 records."""
-    slow = cluster.tubemq.on("send_message", broker=1, times=1).delay(LONG)
-    advance = cluster.tubemq.on("send_message", broker=2, nth=4000, times=1).run(
-        lambda: cluster.tubemq.clock.advance(LONG), after=True
-    )
-    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
-        stored = by_broker(send_all(producer, 5000))
-    assert slow.fired == advance.fired == 1
-    assert stored[2] >= 4000
-    assert 0 < stored[1] <= 1000
-    assert set(bodies_in(cluster).values()) == {1}
-
-
 # Brokers that fail
 
 
@@ -149,38 +122,6 @@ def test_a_failed_broker_is_avoided_then_half_open_then_used_again(
     assert bodies_in(cluster).total() == producer.acknowledged
 
 
-@pytest.mark.parametrize("kind", ["503", "closed", "no answer"])
-def test_producers_of_a_session_share_broker_failures(
-    cluster: EmbeddedCluster, use_timings: UseTimings, kind: str
-) -> None:
-    use_timings(slow_peer_grace=0.05)
-    calls = cluster.tubemq.on("send_message", broker=1)
-    fault = calls.silence() if kind == "no answer" else fail_with(calls, kind)
-    same = settings(cluster, rpc_timeout=0.5 if kind == "no answer" else 10.0)
-    with Producer(same) as producer:
-        send_all(producer, 30)
-    met = fault.fired
-    assert met > 0
-    for _ in range(4):
-        with Producer(same) as producer:
-            assert set(by_broker(send_all(producer, 100))) == {2}
-    assert fault.fired == met
-    SESSIONS().close()
-    with Producer(same) as producer:
-        send_all(producer, 30)
-    assert fault.fired > met
-
-
-@pytest.mark.parametrize("kind", ["503", "419", "closed"])
-def test_the_whole_cluster_is_never_avoided(kind: str) -> None:
-    with embedded_cluster(topics={"demo": SPEC}, brokers=3) as cluster:
-        faults = [fail_with(cluster.tubemq.on("send_message", broker=n, times=4), kind) for n in cluster.broker_ids]
-        with Producer(settings(cluster)) as producer:
-            assert sum(send_all(producer, 300).values()) == 300
-        assert all(fault.fired for fault in faults)
-        assert set(bodies_in(cluster).values()) == {1}
-
-
 def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) -> None:
     """A record for the first broker is sent before the second one answers."""
     refusal = cluster.tubemq.on("send_message", broker=1, times=3).fail(503)
@@ -195,28 +136,6 @@ def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster)
         producer.send("demo", b"one", target=(1, 0))
         producer.flush()
     assert silent.fired == advance.fired == 1
-
-
-def test_a_rejected_token_is_retried_with_pauses(cluster: EmbeddedCluster) -> None:
-    """No master is there to give another token."""
-    refusal = cluster.tubemq.on("send_message").fail(415)
-    producer = Producer(settings(cluster, retry_for=2.0, clock=SkippingClock()))
-    producer.limit("demo")
-    cluster.tubemq.stop_master()
-    producer.send("demo", b"a", row=0)
-    with pytest.raises(AuthError, match=r"^row 0 .* tries .*415 CERTIFICATE_FAILURE.*; 0 of 1 messages so far are"):
-        producer.flush()
-    assert 1 < refusal.fired < 20
-    producer.close()
-
-
-def test_an_idle_connection_that_the_broker_closes_is_no_failure(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, 300)
-        cluster.stop_broker(1)
-        cluster.start_broker(1)
-        wait_until(lambda: not connections(cluster, 1))
-        assert by_broker(send_all(producer, 300)) == {1: 300, 2: 300}
 
 
 # Connecting
@@ -305,24 +224,6 @@ def test_each_producer_gets_a_connection_after_a_shared_attempt(
         assert len(connections(cluster, 1)) == 2
 
 
-@pytest.mark.parametrize("code", [500, 403])
-def test_a_restarted_broker_is_used_when_no_other_accepts_records(cluster: EmbeddedCluster, code: int) -> None:
-    """Although it had failed, and the other broker is connected."""
-    same = settings(cluster, retry_for=PATIENT)
-    with Producer(same) as producer:
-        producer.limit("demo")
-        cluster.stop_broker(2)
-        refusals = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
-        producer.send("demo", b"a")
-        flushing = threading.Thread(target=lambda: stored.update(producer.flush()))
-        stored: dict[Partition, int] = {}
-        flushing.start()
-        wait_until(lambda: 2 in SESSIONS().shared(same).health.failures.brokers and refusals.fired > 0)
-        cluster.start_broker(2)
-        flushing.join()
-        assert by_broker(stored) == {2: 1}
-
-
 def test_prepare_connects_before_the_first_record(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         producer.limit("demo")
@@ -401,113 +302,6 @@ def test_memory_is_bounded_while_no_broker_answers(
 
 
 # Partitions that are added and removed
-
-
-def refresh_metadata(cluster: EmbeddedCluster) -> None:
-    """Refresh the metadata, as a heartbeat does."""
-    with SESSIONS().lease(settings(cluster)) as session:
-        session.refresh_once()
-
-
-def test_new_partitions_are_used(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster)) as producer:
-        assert len(send_all(producer, 600)) == 6
-        cluster.create("demo", TopicSpec(partitions=5))
-        refresh_metadata(cluster)
-        before = dict(producer.flush())
-        stored = send_all(producer, 400)  # so few that no broker has far more in flight than the other
-    assert {partition: count - before.get(partition, 0) for partition, count in stored.items()} == {
-        Partition(broker, "demo", number): 40 for broker in (1, 2) for number in range(5)
-    }
-
-
-def test_new_brokers_are_used(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, 60)
-        third = cluster.tubemq.add_broker()
-        cluster.create("demo", SPEC)
-        refresh_metadata(cluster)
-        while third not in by_broker(send_all(producer, 600)):
-            pass
-        assert set(by_broker(producer.flush())) == {1, 2, third}
-
-
-def test_a_closed_partition_is_avoided_and_tried_again(cluster: EmbeddedCluster, clock: ManualClock) -> None:
-    closed = cluster.tubemq.on("send_message", broker=1, partition=2).fail(403, "closed")
-    with Producer(settings(cluster, clock=clock)) as producer:
-        send_all(producer, 30)
-        met = closed.fired
-        assert met > 0
-        send_all(producer, 300)
-        assert closed.fired == met
-        clock.now += 3.5
-        send_all(producer, 30)
-        assert closed.fired > met, "it may be open again"
-        closed.remove()
-        clock.now += 3.5
-        stored = send_all(producer, 300)
-    assert stored[Partition(1, "demo", 2)] > 0
-
-
-def test_removed_partitions_are_not_tried_again(cluster: EmbeddedCluster, clock: ManualClock) -> None:
-    with Producer(settings(cluster, clock=clock)) as producer:
-        send_all(producer, 30)
-        closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
-        cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
-        send_all(producer, 300)
-        wait_until(lambda: REFRESH_THREAD not in [one.name for one in threading.enumerate()])
-        met = closed.fired
-        assert met > 0
-        for _ in range(3):
-            clock.now += 100.0
-            assert by_broker(send_all(producer, 30))[2] == 15
-    assert closed.fired == met
-
-
-@pytest.mark.parametrize("code", [403, 500])
-def test_failed_partitions_are_probed_with_one_record_each(
-    cluster: EmbeddedCluster, clock: ManualClock, code: int
-) -> None:
-    fault = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
-    with Producer(settings(cluster, clock=clock)) as producer:
-        send_all(producer, 300)
-        met = fault.fired
-        assert met > 3
-        for times in (1, 2, 3):
-            clock.now += 3.1
-            while fault.fired < met + 3 * times:
-                send_all(producer, 300)
-            assert fault.fired == met + 3 * times
-            assert set(by_broker(producer.flush())) == {2}
-
-
-def test_a_closed_partition_does_not_delay_others_while_the_master_is_silent(cluster: EmbeddedCluster) -> None:
-    """The master answers only after all records are stored."""
-    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
-        producer.limit("demo")
-        asked = cluster.tubemq.on("producer_heartbeat").delay(LONG)
-        closed = cluster.tubemq.on("send_message", broker=1, partition=0).fail(403, "closed")
-        for _ in range(4):
-            send_all(producer, 300)
-        assert closed.fired > 0
-        assert REFRESH_THREAD in [one.name for one in threading.enumerate()]
-        wait_until(lambda: asked.fired)
-        assert asked.fired == 1
-        asked.remove()
-        cluster.tubemq.clock.advance(LONG)
-
-
-def test_a_topic_that_is_removed_while_sending_is_an_error(cluster: EmbeddedCluster) -> None:
-    cluster.tubemq.on("send_message", nth=101, times=1).run(lambda: cluster.tubemq.delete_topic("demo"))
-    producer = Producer(settings(cluster, retry_for=0.3), max_in_flight=1, rows_of="of task partition 4")
-    with pytest.raises(
-        ServerError,
-        match=r"^row \d+ of task partition 4 for topic demo was not acknowledged .*403 FORBIDDEN: .*not existed.*"
-        r"; 100 of 300 rows of task partition 4 are acknowledged\. Check ",
-    ):
-        send_all(producer, 300)
-    assert producer.acknowledged == 100
-    producer.close()
 
 
 @pytest.mark.parametrize("code", [403, 419])
@@ -667,21 +461,6 @@ def test_a_broker_that_accepts_no_bytes_is_given_up(
     assert channel.is_broken
 
 
-def test_a_broker_that_does_not_answer_is_given_up(
-    broker: SlowBroker, channel: BrokerChannel, clock: ManualClock
-) -> None:
-    submit(channel, 100)
-    channel.flush()
-    broker.read(100)
-    wait_until(lambda: channel.connection.delivered == channel.connection.queued)
-    submit(channel, MIB)
-    assert attend(channel, clock, 1.0) == []
-    read(broker, channel, A_FEW)  # of the message behind
-    outcomes = attend(channel, clock, TIMEOUT)
-    assert len(outcomes) == 2
-    assert str(outcomes[0]).endswith("did not answer within 10 s")
-
-
 def test_a_link_below_the_minimum_speed_is_given_up(
     broker: SlowBroker, channel: BrokerChannel, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -695,17 +474,6 @@ def test_a_link_below_the_minimum_speed_is_given_up(
         if not outcomes:
             read(broker, channel, A_FEW)
     assert "did not take all of a message within" in str(outcomes[0])
-
-
-def test_time_without_polls_does_not_count(broker: SlowBroker, channel: BrokerChannel, clock: ManualClock) -> None:
-    submit(channel, 4 * MIB)
-    for _ in range(4):
-        clock.now += 10 * RETRY_FOR
-        assert channel.poll() == []
-        read(broker, channel, 3 * A_FEW)
-    broker.answer()
-    wait_until(lambda: channel.poll() != [], patience=10.0)
-    assert not channel.is_broken
 
 
 # How much a channel accepts

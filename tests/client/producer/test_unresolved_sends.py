@@ -15,7 +15,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
-from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault
 
@@ -145,23 +145,6 @@ UNKNOWN_OUTCOME: dict[str, Callable[[Calls], Fault]] = {
 SILENT = ("no answer", "stored without answer", "late", "silence")
 
 
-@pytest.mark.parametrize(
-    ("kind", "way"),
-    [pytest.param(kind, way, marks=() if kind not in SILENT or way == "keys" else pytest.mark.thorough)
-     for kind in UNKNOWN_OUTCOME for way in ("anywhere", "keys", "target")],
-)  # fmt: skip
-def test_a_record_with_unknown_outcome_is_looked_up_and_stored_once(
-    cluster: EmbeddedCluster, kind: str, way: str
-) -> None:
-    faults = [UNKNOWN_OUTCOME[kind](cluster.tubemq.on("send_message", nth=nth, times=1)) for nth in (5, 150)]
-    lookup = StoreLookup(cluster)
-    task = Task(cluster, lookup, rpc_timeout=SOON if kind in SILENT else 10.0)
-    task.run(300, keys=50 if way == "keys" else 0, target=(2, 1) if way == "target" else None)
-    assert all(fault.fired for fault in faults)
-    assert lookup.asked
-    check_once(cluster, task, 300)
-
-
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster, is_stored: bool) -> None:
     sends = single.tubemq.on("send_message").count()
@@ -178,54 +161,6 @@ def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster,
     check_once(single, task, 20)
 
 
-@pytest.mark.parametrize("kind", ["503", "419", "403", "stopping"])
-def test_a_record_that_was_certainly_not_stored_is_not_looked_up(cluster: EmbeddedCluster, kind: str) -> None:
-    calls = cluster.tubemq.on("send_message", nth=5, times=5)
-    if kind == "stopping":
-        calls.throw("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException")
-    else:
-        calls.fail(int(kind))
-    lookup = StoreLookup(cluster)
-    task = Task(cluster, lookup)
-    task.run(300)
-    assert lookup.asked == []
-    check_once(cluster, task, 300)
-
-
-def test_a_record_without_an_id_is_sent_again(single: EmbeddedCluster) -> None:
-    single.tubemq.on("send_message", nth=1, times=1).close_mid_frame()
-    lookup = StoreLookup(single)
-    with Producer(settings(single), lookup=lookup) as producer:
-        producer.send("demo", b"row 0")
-    assert bodies_in(single) == {b"row 0": 2}
-    assert lookup.asked == []
-
-
-@pytest.mark.parametrize("kind", ["closed", "stored and closed"])
-def test_a_look_up_that_fails_is_repeated(cluster: EmbeddedCluster, kind: str) -> None:
-    UNKNOWN_OUTCOME[kind](cluster.tubemq.on("send_message", nth=5, times=1))
-    lookup = StoreLookup(cluster, failures=4, unanswered=3)
-    task = Task(cluster, lookup)
-    task.run(300)
-    assert lookup.failures == lookup.unanswered == 0
-    assert len(lookup.asked) > 4
-    check_once(cluster, task, 300)
-
-
-def test_a_look_up_that_always_fails_is_an_error(single: EmbeddedCluster) -> None:
-    single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
-    lookup = StoreLookup(single, failures=10**6)
-    task = Task(single, lookup, max_in_flight=1, retry_for=2.0, clock=SkippingClock())
-    with pytest.raises(
-        TransportError,
-        match=r"^row 10 of the task for topic demo was not acknowledged within .*partition 1:demo:0: nobody can tell "
-        r"of 1:demo:0.*; \d+ of 20 rows of the task are acknowledged\. Check .*'tubemq.retry.maxElapsedMs'$",
-    ):
-        task.run(20)
-    assert len(lookup.asked) > 1
-    assert max(bodies_in(single).values()) == 1
-
-
 def test_a_broker_that_never_answers_a_ping_is_an_error(single: EmbeddedCluster) -> None:
     """The broker may be stuck with the record still to store, so no look-up is made."""
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
@@ -237,21 +172,6 @@ def test_a_broker_that_never_answers_a_ping_is_an_error(single: EmbeddedCluster)
         task.run(20)
     assert lookup.asked == []
     assert max(bodies_in(single).values()) == 1
-
-
-def test_another_error_of_the_look_up_ends_the_producer(single: EmbeddedCluster) -> None:
-    single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
-    lookup = StoreLookup(single)
-
-    def fail(partition: Partition, record_ids: Collection[int]) -> None:
-        raise ServerError("the group is forbidden", code=450, name="CONSUME_GROUP_FORBIDDEN", message="")
-
-    lookup.check = fail
-    task = Task(single, lookup, max_in_flight=1)
-    with pytest.raises(ServerError, match="the group is forbidden"):
-        task.run(20)
-    with pytest.raises(ServerError, match="the group is forbidden"):
-        task.producer.flush()
 
 
 @pytest.mark.parametrize("kind", ["closed", "stored and closed", "500", "stored without answer"])
@@ -318,18 +238,6 @@ def test_the_look_up_starts_behind_acknowledged_records(single: EmbeddedCluster)
     partition = Partition(1, "demo", 0)
     assert lookup.asked == [(partition, None, (0,)), (partition, 11 * ENTRY, (11,))]
     check_once(single, task, 20)
-
-
-def test_unresolved_records_of_a_partition_are_looked_up_together(single: EmbeddedCluster) -> None:
-    single.tubemq.on("send_message", nth=101, times=1).close_connection()
-    lookup = StoreLookup(single)
-    task = Task(single, lookup)
-    task.run(300)
-    ((_, floor, record_ids),) = lookup.asked
-    assert min(record_ids) == 100
-    assert len(record_ids) > 1
-    assert floor is None or floor <= 100 * ENTRY
-    check_once(single, task, 300)
 
 
 def test_a_crash_resets_where_the_look_up_starts(single: EmbeddedCluster) -> None:

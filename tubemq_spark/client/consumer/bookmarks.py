@@ -160,13 +160,14 @@ def exchange_position(
 ) -> int | None:
     """Return the position of `group`, and then move the group to `position`; None leaves it.
 
-    A new group is at the beginning of the store. Return None if the broker does not answer within so many seconds.
-    Raise `AuthError`, `ServerError`.
+    A new group is at the beginning of the store. Return None if the broker does not answer within so many seconds, or
+    does not move the group to `position` because the store begins behind it. Raise `AuthError`, `ServerError`.
     """
     read = _Registration(partition, group, ReadStatus.NORMAL)
     wanted = [read] if position is None else [read, _Registration(partition, group, ReadStatus.NORMAL, position)]
     found = _register(session, wanted, None, within)
-    return found[read].group if all(one in found for one in wanted) else None
+    is_moved = all(one in found for one in wanted) and (position is None or found[wanted[-1]].group == position)
+    return found[read].group if is_moved else None
 
 
 def _register(
