@@ -69,7 +69,7 @@ def read_task(what: str, pickled: bytes) -> list[Row]:
             rows += rows_of(batch)
             process.state = "has rows that it gave to Spark"
             if pause := world.decide(f"slow {what}", world.unrest.slow_task, lambda r: r.random() ** 3):
-                world.sleep(10 * pause)
+                world.sleep((10 if pause < 0.8 else 60) * pause)  # longer than a claim lives without heartbeats
             process.state = "reads"
     return rows
 
@@ -264,10 +264,11 @@ def batch_read(app: Application, raw: Raw, scans: int = 1) -> list[list[Row]]:
 def replacements() -> list[Replacement]:
     """Return what lets the connector see the model's task contexts and folders, and the model see reported losses."""
     from tubemq_spark.client.consumer.loss_policy import LossPolicy
+    from tubemq_spark.client.consumer.partition_reader import PartitionReader
     from tubemq_spark.sink import task_attempts
     from tubemq_spark.source import input_partition
 
-    report = LossPolicy.report
+    report, read = LossPolicy.report, PartitionReader.batches
 
     def recording_report(self: LossPolicy, loss: DataLossError) -> None:
         report(self, loss)
@@ -275,8 +276,15 @@ def replacements() -> list[Replacement]:
         if world.running is not None and not self.fail:  # else the query ends by the error
             world.reported(world.running.process, loss)
 
+    def recording_read(self: PartitionReader) -> Iterator[Any]:
+        with closing(read(self)) as found:
+            for batch in found:
+                the_world().delivered(self._wanted.partition, self._claim.client_id)
+                yield batch
+
     return [
         (LossPolicy, "report", recording_report),
+        (PartitionReader, "batches", recording_read),
         (input_partition, "TaskContext", TaskContext),
         (task_attempts, "TaskContext", TaskContext),
         (task_attempts, "_note_file", NoteFile),

@@ -137,7 +137,7 @@ class Player:
     """Plays schedules of a family in a process of its own, with `fault` or without any. Safe to use from threads."""
 
     def __init__(self, family: str, fault: Fault | None = None) -> None:
-        self._command = [sys.executable, "-m", __spec__.name, "--work", family]
+        self._command = [sys.executable, "-m", "tests.simulation.planted", "--work", family]
         if fault is not None:
             self._command += ["--fault", fault.name]
         self._lock = threading.Lock()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.spark import Checkpoint, StreamQuery
 
 UNIT = 28
+_FRESH = 1.05  # seconds; `Timings.claim_proof_max_age`, and a little more
 
 
 class BrokenError(AssertionError):
@@ -233,12 +234,12 @@ class Group:
         self.reading, self.name = reading, name
         self.schedule = reading.schedule
         self._excused: dict[Partition, set[int | None]] = defaultdict(set)
-        self._seen_at_begin = False
+        self._at_begin: dict[Partition, set[int | None]] = defaultdict(set)
 
     def begin(self) -> None:
         """A run begins: wherever the group is now, the query may leave it for a moment."""
         for partition in self.partitions():
-            self.excuse(partition)
+            self._at_begin[partition].add(self.position(partition))
 
     def excuse(self, partition: Partition) -> None:
         """Somebody else has moved the group in `partition`."""
@@ -264,6 +265,8 @@ class Group:
             position = self.position(partition)
             if position is None or position in self._excused[partition]:
                 continue
+            if invariant == "group_never_ahead" and position in self._at_begin[partition]:
+                continue
             limit = max(ends.get(partition, -1), starts.get(partition, -1))
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
@@ -277,7 +280,7 @@ class Group:
         for partition, start in self.reading.starts.items():
             position = self.position(partition)
             usual = (None, 0, start, self.schedule.store_begin(partition))  # retention moves it as well
-            if position not in usual and position not in self._excused[partition]:
+            if position not in usual and position not in self._excused[partition] | self._at_begin[partition]:
                 raise BrokenError(
                     "group_left_alone", f"group {self.name} is at {position} of {partition}, in spite of the option"
                 )
@@ -292,13 +295,41 @@ class Group:
                 )
 
 
+class Fencing:
+    """The invariant about readers of a group that have lost their partitions."""
+
+    def __init__(self, schedule: ReadingSchedule, group: str) -> None:
+        self.schedule, self.group = schedule, group
+        self._holders: dict[Partition, str] = {}
+        self._lost_at: dict[tuple[Partition, str], float] = {}
+
+    def watch(self) -> None:
+        """A broker has handled a claim."""
+        for broker_id, broker in self.schedule.tubemq.servers.brokers.items():
+            for key, claim in broker.service.claims.items():
+                if key.group == self.group:
+                    partition = Partition(broker_id, key.topic, key.partition_id)
+                    before = self._holders.get(partition)
+                    if before is not None and before != claim.client_id:
+                        self._lost_at[partition, before] = self.schedule.world.now
+                    self._holders[partition] = claim.client_id
+                    self._lost_at.pop((partition, claim.client_id), None)
+
+    def fenced_delivers_nothing(self, partition: Partition, client_id: str) -> None:
+        """A reader delivers nothing when another client has had its partition for longer than a proof is fresh."""
+        lost_at = self._lost_at.get((partition, client_id))
+        if lost_at is not None and (late := self.schedule.world.now - lost_at) > _FRESH:
+            raise BrokenError(
+                "fenced_delivers_nothing", f"{client_id} delivers {partition}, which it lost {late:.1f} s before"
+            )
+
+
 def _alike(one: Sequence[Row], other: Sequence[Row]) -> bool:
-    """Return True if two outputs of a batch are equal. Rows of different partitions may change places, and a row may
-    lose its offset when its store gets another partition."""
+    """Return True if two outputs of a batch are equal. Rows of different partitions may change places."""
     if len(one) != len(other):
         return False
     return all(
-        a.message_id == b.message_id and a.body == b.body and (a.offset == b.offset or b.offset is None)
+        a.message_id == b.message_id and a.body == b.body and a.offset == b.offset
         for a, b in zip(_by_partition(one), _by_partition(other), strict=True)
     )
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource, batch_read
 from tests.simulation.java import JavaConsumer, JavaProducer
-from tests.simulation.promises import BrokenError, Group, Reading
+from tests.simulation.network import Weather
+from tests.simulation.promises import BrokenError, Fencing, Group, Reading
 from tests.simulation.schedule import (
     SERVER_KINDS,
     Disturbance,
@@ -27,15 +28,18 @@ from tests.simulation.world import Call, Killed, Process
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
+    FencedError,
     PartitionOccupiedError,
     PositionMovedError,
     TransportError,
     TubeMQError,
 )
+from tubemq_spark.protocol.constants import Method
 from tubemq_spark.protocol.metadata import Partition
 
 GROUP, LOOKING = "readers", "looking"
 UNIT = 28
+_QUIET = ("waits for messages", "writes the files of a batch")
 _CATCH_UP = 400.0  # seconds that a query may need after the last disturbance
 
 # Tunables of the product, and smaller values.
@@ -155,6 +159,8 @@ class ReadingSchedule(Schedule):
         self.checkpoint = Checkpoint("/checkpoints/stream", "query-1")
         self.reading = Reading(self, self.checkpoint)
         self.group = Group(self.reading, GROUP)
+        self.fencing = Fencing(self, GROUP)
+        world.delivered = partial(self.guarded, self.fencing.fenced_delivers_nothing)
         self.apps: list[Application] = []
         self.producers: list[JavaProducer] = []
         self.guests: list[Call[None]] = []  # that have come, and may have gone
@@ -222,6 +228,7 @@ class ReadingSchedule(Schedule):
             raise query.ended.error
         self.query = None
         if not killed:
+            self.check_quiet_group()
             app.end()
         else:
             self.trouble("zombie")
@@ -263,6 +270,8 @@ class ReadingSchedule(Schedule):
             return
         if isinstance(error, PartitionOccupiedError) and not self.checkpoint.offsets and len(self.apps) > 1:
             return  # this run has another id than the last one, and waits until its claims expire
+        if isinstance(error, FencedError) and self.options["tubemq.claim.timeoutms"] == "45000":
+            recent -= {"clock"}  # the claims of an earlier run expire before that
         for kind, words in _EXPLANATIONS.items():
             if isinstance(error, kind) and (recent & words):
                 return
@@ -271,7 +280,7 @@ class ReadingSchedule(Schedule):
     @property
     def has_weather(self) -> bool:
         weather = self.setting.weather
-        return bool(weather.late or weather.late_reply or weather.cut or weather.cut_reply or weather.lost)
+        return weather != Weather(longest=weather.longest)
 
     # -- what the promises ask ------------------------------------------------------------------------------------
 
@@ -312,6 +321,23 @@ class ReadingSchedule(Schedule):
     def removed(self, partition: Partition) -> bool:
         return partition in self._removed
 
+    def _executed(self, request: Any, reply: Any) -> None:
+        if request.method == Method.PARTITION_REGISTER:
+            self.fencing.watch()
+        super()._executed(request, reply)
+
+    def _entered(self, process: Process, state: str) -> None:
+        super()._entered(process, state)
+        if state in _QUIET and self.app is not None and process is self.app.jvm:
+            self.check_quiet_group()
+
+    def check_quiet_group(self) -> None:
+        """The query asks nothing of the brokers now. Late requests of earlier tasks may still move the group."""
+        if self._strangers or self.has_weather or any(app.busy for app in self.apps):
+            return
+        if all(what == "clock" or self.world.now - at > 60.0 for at, what in self.troubles):
+            self.guarded(self.group.group_not_ahead)
+
     def always(self) -> None:
         self.group.group_never_ahead()
 
@@ -344,6 +370,7 @@ class ReadingSchedule(Schedule):
         # Let one more trigger pass, in which the query learns of its last commit.
         world.pass_time(1.0 + (self.query.interval if self.query else 0.0))
         self._finished = True
+        self._last_told = -1 if self.query is None else self.query.told
         if self.query is not None:
             self.query.stop()
         world.run(lambda: self.operator.done)
@@ -351,7 +378,8 @@ class ReadingSchedule(Schedule):
             raise self.operator.error
         self.guarded(self.reading.rows_exact)
         if self.options.get("commitoffsets") != "false":
-            self.guarded(self.group.group_follows)
+            if self._last_told == self.checkpoint.committed:  # else Spark has told the source of the commit before
+                self.guarded(self.group.group_follows)
         else:
             self.guarded(self.group.group_left_alone)
         self.guarded(self.nothing_left)
@@ -383,12 +411,17 @@ class ReadingSchedule(Schedule):
         return service.stores.get(partition.topic, partition.store_id)
 
     def nothing_left(self) -> None:
-        """A query that has ended cleanly holds no partition."""
+        """A query that has ended cleanly holds no partition, and is no member of its group."""
+        if self.has_weather or self.troubles:
+            return
         left = {key: holder for key, holder in self.tubemq.claims().items() if key[0] == GROUP}
-        if left and not any(not app.alive and not app.jvm.alive and False for app in self.apps):
-            zombies = self.world.now - max((at for at, what in self.troubles if what == "zombie"), default=-100.0) < 60
-            if not zombies and not self.has_weather and not self.troubles:
-                raise BrokenError("nothing_left", f"the query has ended, and {left} are held")
+        if left:
+            raise BrokenError("nothing_left", f"the query has ended, and {left} are held")
+        group = self.tubemq.servers.masters[0].service._groups.get(GROUP)
+        if group is not None and group.members:
+            raise BrokenError(
+                "nothing_left", f"the query has ended, and {sorted(group.members)} are members of {GROUP}"
+            )
 
     # -- disturbances ---------------------------------------------------------------------------------------------
 

@@ -401,6 +401,7 @@ class StreamQuery:
         self.error: BaseException | None = None
         self.batches = 0
         self.is_idle = False
+        self.told = -1  # the commits that the source knows of
         self._stopping = False
         self._changed = Signal(world)
         self.ended = app.jvm.start("engine", self._run)
@@ -471,6 +472,7 @@ class StreamQuery:
                 start = self._start()
                 self.state = "asks for the latest offset"
                 end = self.source.latest(start)
+                self.told = checkpoint.committed
                 self.check()
                 if end == start:
                     if self.available_now:

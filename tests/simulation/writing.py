@@ -218,6 +218,8 @@ class WritingSchedule(Schedule):
                 options["deadlettertopic"] = DEAD
         if once and r.random() < 0.1:
             options["effectivelyonceuncertain"] = "sendagain"
+        if once and r.random() < 0.15:
+            options["effectivelyoncemaxoffsets"] = r.choice(("1", "10"))
         return options
 
     # -- the rows -------------------------------------------------------------------------------------------------
@@ -490,6 +492,9 @@ class WritingSchedule(Schedule):
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
         if isinstance(error, DataLossError) or "effectivelyOnceUncertain" in str(error):
             self.options["effectivelyonceuncertain"] = "sendagain"  # as the error advises
+        if "effectivelyOnceMaxOffsets" in str(error):
+            self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
+            return
         self._explain("the query", error)
 
     def _explain(self, who: str, error: BaseException) -> None:
@@ -746,7 +751,7 @@ class WritingSchedule(Schedule):
         number = world.numbers["batch write"]
         app = Application(world, f"batch{number}", self.setting.unrest, max_failures=1 + planned.number % 2 * 3)
         raw = self.raw()
-        for name in ("effectivelyonce", "effectivelyonceuncertain", "checkpointlocation"):
+        for name in ("effectivelyonce", "effectivelyonceuncertain", "effectivelyoncemaxoffsets", "checkpointlocation"):
             raw.pop(name, None)
         columns = schema([dict.fromkeys(self.setting.extra["columns"])])
         origin = "write", number

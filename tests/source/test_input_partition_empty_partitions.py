@@ -15,6 +15,7 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
+from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 WIDE = 12  # partitions of the store
@@ -122,3 +123,19 @@ def test_count_ends_early_if_messages_keep_arriving(tubemq: EmbeddedTubeMQ) -> N
     assert run.read() == {5}
     assert sorted(run.bodies) == stored(tubemq)
     run.driver.stop()
+
+
+def test_a_repeated_batch_has_the_same_tasks(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """A copy with effectivelyOnce compares the rows of a task with those of the task of the same number."""
+    for partition in (7, 2):
+        tubemq.send("wide", b"new", partition)
+    end = run.driver.latest(run.start)
+    first = [[wanted.partition for wanted, _ in task.ranges] for task in run.driver.plan(run.start, end)]
+    run.driver.stop()
+    tubemq.send("wide", b"later", 5)  # nothing can be proven any more
+    again = Run(tubemq)
+    start, logged = (StreamOffset.from_json(offset.to_json()) for offset in (run.start, end))
+    second = [[wanted.partition for wanted, _ in task.ranges] for task in again.driver.plan(start, logged)]
+    again.driver.stop()
+    assert [[one.partition_id for one in task] for task in first] == [[2], [7]]
+    assert second == first

@@ -30,7 +30,15 @@ marks = st.dictionaries(
     max_size=3,
 )
 counted = st.dictionaries(topics, st.frozensets(st.integers(0, 10**9), max_size=3), max_size=3)
-offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions, marks, st.none() | counted)
+offsets = st.builds(
+    StreamOffset,
+    st.text(max_size=16),
+    positions,
+    st.none() | positions,
+    marks,
+    st.none() | counted,
+    positions.map(frozenset),
+)
 
 
 def offset_in(log_entry: Path) -> str:
@@ -69,6 +77,12 @@ def test_counted_brokers_are_sorted() -> None:
 def test_counted_brokers_of_another_shape_are_refused(counted: Any) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "counted": counted})
+
+
+@pytest.mark.parametrize("empty", [[], "a", {"a": 1}, {"a": [1]}, {"a": ["1"]}, {"a": ["1:x"]}])
+def test_empty_partitions_of_another_shape_are_refused(empty: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "empty": empty})
 
 
 def test_fingerprints_are_sorted_by_topic_broker_and_store() -> None:

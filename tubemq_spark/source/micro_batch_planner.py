@@ -64,7 +64,6 @@ class MicroBatchPlanner:
         self._answer: _Answer | None = None
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
-        self._empty: frozenset[Partition] = frozenset()  # partitions without a message in that batch
 
     def initial(self) -> StreamOffset:
         """Return what a new query begins with: a query id, but no positions.
@@ -184,8 +183,8 @@ class MicroBatchPlanner:
         end = start
         if ends != start.positions:
             counted = counted_stores(self._session, ends)
-            end = StreamOffset(start.query, ends, initial=initial, fingerprints=fingerprints, counted=counted)
-        self._verified_end, self._empty = end, empty
+            end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty)
+        self._verified_end = end
         return end, StreamOffset(start.query, {**log_ends, **new})
 
     def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
@@ -213,8 +212,7 @@ class MicroBatchPlanner:
         to_read, group_positions = self._without_gone_partitions(
             replace(end, positions=begin), end.positions, find_ranges
         )
-        if end == self._verified_end:
-            to_read = {p: positions for p, positions in to_read.items() if p not in self._empty}
+        to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
         claims = self._claims_of(end.query)
         snapshots = {
             partition: PartitionSnapshot(
@@ -270,7 +268,7 @@ class MicroBatchPlanner:
             lost = {partition: loss.offered for partition, loss in losses.items()}
         for loss in losses.values():
             self._options.loss_policy.report(loss)
-        self._verified_end, self._empty = None if lost else end, frozenset()
+        self._verified_end = None if lost else end
         return {**ends, **lost}
 
     def _accept_losses(self, losses: Mapping[Partition, DataLossError], claims: DriverClaims) -> None:

@@ -3,7 +3,7 @@
 
     {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}},
      "marks": {"topic": {"brokerId:storeId": [[position, partitionId, messageId, seconds], ...]}},
-     "counted": {"topic": [brokerId, ...]}}
+     "counted": {"topic": [brokerId, ...]}, "empty": {"topic": ["brokerId:partitionId", ...]}}
 
 A position is the next one to read, in bytes of the index of the partition's store (28 a message); at the end of a range
 it is exclusive. `query` is a random id, made with the first offset; the query claims its partitions under it. The end
@@ -11,7 +11,9 @@ of the first batch also has `initial`, the offset at which that batch began: Spa
 a restarted query for a new one. `marks` are the fingerprints of the stores, see
 `protocol.log_fingerprint`; they may be missing. `counted` names the brokers where each partition of a topic has its
 store for itself; only there, rows of the batch that ends here have an offset. That is decided once, because a topic
-may get partitions before the batch is repeated. Initial offsets and offsets of older releases do not have it.
+may get partitions before the batch is repeated. Initial offsets and offsets of older releases do not have it. `empty`
+names the partitions that have no message in the batch that ends here, as far as that is proven: no task reads them, so
+that a repeated batch has the same tasks with the same numbers.
 
 All keys but `v`, `query` and `offsets` are optional, and unknown keys are ignored. So a new key that may be missing
 keeps `v`. Raise `v` only if an older release would read wrong rows.
@@ -51,6 +53,7 @@ class StreamOffset:
     initial: Positions | None = None
     fingerprints: Fingerprints = field(default_factory=dict)
     counted: Counted | None = None
+    empty: frozenset[Partition] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON that is always in the same order, because Spark compares offsets as text.
@@ -70,6 +73,8 @@ class StreamOffset:
             data["marks"] = _to_json(found)
         if self.counted is not None:
             data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
+        if self.empty:
+            data["empty"] = {topic: list(keys) for topic, keys in _to_json(dict.fromkeys(self.empty)).items()}
         return data
 
     @classmethod
@@ -98,8 +103,11 @@ class StreamOffset:
                 None if initial is None else positions_from_json(initial),
                 _fingerprints_from_json(data.get("marks", {})),
                 _counted_from_json(data.get("counted")),
+                frozenset(
+                    partition_from_text(topic, key) for topic, keys in data.get("empty", {}).items() for key in keys
+                ),
             )
-        except (KeyError, ValueError) as cause:
+        except (AttributeError, KeyError, TypeError, ValueError) as cause:
             raise ConfigError(
                 f"the checkpoint holds an offset that cannot be read ({shown(cause)}): {_quoted(data)}. Check that "
                 "option 'checkpointLocation' is this query's own"
