@@ -134,6 +134,8 @@ class Reading:
                 raise BrokenError("rows_exact", f"{message} is damaged or of another type, and is in batch {batch}")
             if row.offset is not None and row.offset != message.position:
                 raise BrokenError("offset_true", f"{message} has offset {row.offset}")
+            if row.offset is None and self._has_offset(batch, row.partition):
+                raise BrokenError("offset_true", f"{message} has no offset in batch {batch}, whose plan gave it one")
             if not begin.get(row.partition, 0) <= message.position < end.get(row.partition, 0):
                 raise BrokenError("rows_exact", f"{message} is in batch {batch}, whose range does not have it")
             if message.position < last.get(row.partition, -1):
@@ -141,6 +143,13 @@ class Reading:
             if message.position == last.get(row.partition):
                 raise BrokenError("rows_exact", f"{message} is twice in batch {batch}")
             last[row.partition] = message.position
+
+    def _has_offset(self, batch: int, partition: Partition) -> bool:
+        """Return True if the plan of the batch says that the partition has its store for itself."""
+        if batch >= len(self.checkpoint.offsets) or "filters" in self.schedule.options:
+            return False
+        counted = self._offset(batch).counted
+        return counted is not None and partition.broker_id in counted.get(partition.topic, ())
 
     def rows_exact(self) -> None:
         """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
@@ -268,6 +277,8 @@ class Group:
             if invariant == "group_never_ahead" and position in self._at_begin[partition]:
                 continue
             limit = max(ends.get(partition, -1), starts.get(partition, -1))
+            if position <= self.schedule.store_begin(partition):  # retention moves it
+                continue
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
             if position > limit:

@@ -412,7 +412,8 @@ class Schedule:
         self.world.at(seconds, self.tubemq.start_master, 1)
 
     def step_clock(self, planned: Disturbance) -> None:
-        hosts = ["servers", *sorted({process.host for process in self.world.processes})]
+        drivers = sorted({process.host for process in self.world.processes if process.role == "driver"})
+        hosts = ["servers", *drivers, *drivers, *sorted({process.host for process in self.world.processes})]
         host = hosts[planned.number % len(hosts)]
         seconds = (planned.strength - 0.5) * 30
         self.world.tell(host, f"sets its clock by {seconds:+.1f} s")

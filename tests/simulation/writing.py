@@ -138,18 +138,18 @@ class WritingSchedule(Schedule):
         columns += ("topic",) if by_column or (what == "numbers" and r.random() < 0.2) else ()  # the option wins
         columns += ("inlong_group", "inlong_stream") if packed else ()
         style = r.choice(("mixed", "mixed", "hot", "plain"))
-        sizes, slow = r.choice(((0, 1, 3), (1, 4, 8), (3, 12), (12,), (5, 60))), 0.0
+        sizes, slow = r.choice(((0, 1, 3), (0, 1, 3), (1, 4, 8), (3, 12), (12,))), 0.0
         if r.random() < 0.15:
             slow = r.choice((0.05, 0.2, 0.5))
         first, repeated = r.choice((0, 0, 3, 20, 40)), some(r, 0.3, 0.2, 0.8)
         rate, spread = r.choice((0.2, 0.4, 0.7)), 0.8
-        if what == "numbers" and r.random() < 0.15:  # full queues: each row waits for those before it
+        if what == "numbers" and r.random() < 0.12:  # full queues: each row waits for those before it
             style, sizes, slow, first = "hot", (60,), r.choice((0.1, 0.3, 0.3, 0.4)), 20
             options["tubemq.producer.maxinflight"] = "1"
             options.pop("tubemq.producer.maxinflightbytes", None)
             repeated, rate, spread = r.choice((0.0, 0.5)), 0.1, 0.1
             horizon = max(horizon, 120.0)  # a flush takes many seconds
-        count = r.randrange(2, 6) if what != "many topics" else r.randrange(4, 8)
+        count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 8)
         kinds = [kind for kind in self.KINDS if r.random() < 0.3]
         knobs = turn_knobs(r, KNOBS)
         if what == "many topics":
@@ -179,7 +179,7 @@ class WritingSchedule(Schedule):
                 "batches": count,
                 "times": [0.0, *sorted(spread * horizon * r.random() for _ in range(count - 1))],
                 "slow": slow,  # seconds that each message takes
-                "tasks": r.choice((1, 1, 2, 2, 3)),
+                "tasks": r.choice((1, 1, 2)),
                 "sizes": sizes,
                 "bad": r.choice((0.0, 0.1)) if "failedrows" in options else 0.0,
                 "shuffled": r.random() < 0.15,
@@ -551,6 +551,8 @@ class WritingSchedule(Schedule):
         end = world.now + _CATCH_UP
         while not self._has_all():
             if world.now > end:
+                if any(loss.store[1] == FROM and loss.how == DELETED for loss in self.truth.losses):
+                    break  # the source cannot tell a topic that was created anew with as many messages as it has read
                 raise BrokenError(
                     "comes_to_rest",
                     f"{self.checkpoint.committed} batches are committed {_CATCH_UP:.0f} s after the last disturbance",
@@ -583,10 +585,15 @@ class WritingSchedule(Schedule):
         """Each message of the topic that is copied is in the other topic, and once, as `stored_once` says."""
         for message in self.truth.of_topic(FROM):
             entry = self.writing.entries.get(("t", message.body))
-            if message.lost is None and (entry is None or not entry.copies):
+            if message.lost is None and (entry is None or not entry.copies) and not self._is_anew(message):
                 raise BrokenError("rows_stored", f"{message} was not copied")
             if entry is not None and len(entry.rows) > 1:
                 raise BrokenError("stored_once", f"{message} was read in {', '.join(map(str, entry.rows))}")
+
+    def _is_anew(self, message: Message) -> bool:
+        """Return True if the topic was created anew before the message came: see `known`."""
+        losses = (loss for loss in self.truth.losses if loss.store == message.partition.store)
+        return any(loss.how == DELETED and loss.at <= message.at for loss in losses)
 
     def nothing_left(self) -> None:
         """A process holds no more threads, connections and topics than one task needs, however many ran in it.
