@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tubemq_spark.client import system
+from tubemq_spark.client import runtime, system
 from tubemq_spark.client.clock import SYSTEM_CLOCK
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import TubeMQError
@@ -34,6 +34,7 @@ class Heartbeat:
     """
 
     def __init__(self) -> None:
+        self._owner = runtime.current()
         self._last_key = 0
         self._beats: dict[int, _Beat] = {}
         self._changed = system.Condition()
@@ -61,6 +62,8 @@ class Heartbeat:
             self._beats[key] = _Beat(beat, period, due)
 
         def end() -> None:
+            if runtime.current() is not self._owner:
+                return  # in a forked child: a thread of the parent may have held the lock
             with self._changed:
                 ended = self._beats.pop(key, None)
                 if ended is not None and ended.due == _STARTED:

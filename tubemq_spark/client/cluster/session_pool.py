@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tubemq_spark.client import system
+from tubemq_spark.client import runtime, system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
@@ -94,6 +94,7 @@ class ProducerSessions:
     """One session for each set of settings. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self._owner = runtime.current()
         self._entries: dict[ClientSettings, SharedSession] = {}
         self._lock = system.Lock()
         self._stop_watching: Callable[[], None] | None = None
@@ -147,11 +148,13 @@ class ProducerSessions:
             self._return(entry)
 
     def _return(self, entry: SharedSession) -> None:
+        if runtime.current() is not self._owner:
+            return  # in a forked child: the session is the parent's, of which a thread may have held the lock
         settings = entry.session.settings
         with self._lock:
             entry.users -= 1
             entry.idle_since = settings.clock.monotonic()
-        if not settings.shared_connections and SESSIONS() is self:  # a forked child must not close its parent's
+        if not settings.shared_connections:
             self.close_idle()
 
     def close_idle(self) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tubemq_spark.client import system
+from tubemq_spark.client import runtime, system
 from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
@@ -22,6 +22,7 @@ class ConnectionPool:
     """The idle connections of this process, by address. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self._owner = runtime.current()
         self._idle: list[tuple[Key, Connection]] = []  # those used last at the end
         self._lock = system.Lock()
 
@@ -54,6 +55,8 @@ class ConnectionPool:
         else:
             connection.take()  # replies that nobody read are not for the next borrower
             connection.idle_since = settings.clock.monotonic()
+            if runtime.current() is not self._owner:
+                return  # in a forked child: the connection is the parent's, of which a thread may have held the lock
             with self._lock:
                 self._idle.append((key, connection))
 
