@@ -47,11 +47,11 @@ READING = (
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
-        "empty_reply_taken_for_the_end",
+        "memory_block_taken_for_the_end",
         "rows do not depend on how the reader fetched them",
-        RANGE,
-        "self._on(Event.FETCHED, Reply(begin, messages, max_offset))",
-        "self._on(*((Event.FETCHED, Reply(begin, messages, max_offset)) if messages else (Event.ENDED, AT_END)))",
+        "protocol/range_state.py",
+        "_PASSES_TO_END = 3",
+        "_PASSES_TO_END = 1",
         "reading",
         ("rows_exact",),
     ),
@@ -446,13 +446,13 @@ WRITING = (
         ("errors_explained",),
     ),
     Fault(
-        "error_counts_accepted_rows",
+        "error_counts_rows_in_flight",
         "if a send fails a task, the error says how many rows are acknowledged",
         PRODUCER,
         "lambda: (self.acknowledged, self._queue.accepted)",
-        "lambda: (self._queue.accepted, self._queue.accepted)",
+        "lambda: (self._queue.accepted - self._queue.waiting, self._queue.accepted)",
         "writing",
-        ("error_true", "counts_true"),
+        ("error_true",),
     ),
     # Where rows go
     Fault(

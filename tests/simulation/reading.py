@@ -171,7 +171,6 @@ class ReadingSchedule(Schedule):
         self.checkpoint = Checkpoint("/checkpoints/stream", "query-1")
         self.reading = Reading(self, self.checkpoint)
         self.group = Group(self.reading, GROUP)
-        self._late_fetches: set[str] = set()  # the servers whose next fetch ends late
         self.fencing = Fencing(self, GROUP)
         world.delivered = partial(self.guarded, self.fencing.fenced_delivers_nothing)
         self.apps: list[Application] = []
@@ -341,11 +340,6 @@ class ReadingSchedule(Schedule):
     def _executed(self, request: Any, reply: Any) -> None:
         if request.method == Method.PARTITION_REGISTER:
             self.fencing.watch()
-        serving = self.world.serving
-        if request.method == Method.GET_MESSAGE and serving is not None and serving._server in self._late_fetches:
-            self._late_fetches.discard(serving._server)
-            self.world.tell(serving._server, f"moves the cursor late, and cuts {serving.name}")
-            serving._transport.reset()
         super()._executed(request, reply)
 
     def _entered(self, process: Process, state: str) -> None:
@@ -357,8 +351,7 @@ class ReadingSchedule(Schedule):
         """The query asks nothing of the brokers now. Late requests of earlier tasks may still move the group."""
         if self._strangers or self.has_weather or any(app.busy for app in self.apps):
             return
-        ages = {"clock": 0.0, "zombie": 10.0}
-        if all(self.world.now - at >= ages.get(what, 60.0) for at, what in self.troubles):
+        if all(what == "clock" or self.world.now - at > 60.0 for at, what in self.troubles):
             self.guarded(self.group.group_not_ahead)
 
     def always(self) -> None:
@@ -441,7 +434,7 @@ class ReadingSchedule(Schedule):
         if left:
             raise BrokenError("nothing_left", f"the query has ended, and {left} are held")
         group = self.tubemq.servers.masters[0].service._groups.get(GROUP)
-        if group is not None and group.members and not self.setting.config.start_visit_token_check:
+        if group is not None and group.members:
             raise BrokenError(
                 "nothing_left", f"the query has ended, and {sorted(group.members)} are members of {GROUP}"
             )
@@ -450,15 +443,6 @@ class ReadingSchedule(Schedule):
 
     def kill_driver(self, planned: Disturbance) -> None:
         if self.app is not None and self.app.alive:
-            self.app.kill()
-
-    def start_elsewhere(self, planned: Disturbance) -> None:
-        """The driver's computer fails, and the query starts again on one whose clock is behind."""
-        if self.app is not None and self.app.alive:
-            self.world.tell("operator", "starts the query again on a computer whose clock is behind")
-            self.trouble("clock")
-            clocks = self.world.wall_steps
-            clocks["driver host"] = clocks.get("driver host", 0.0) - 30.0 * planned.strength
             self.app.kill()
 
     def kill_worker(self, planned: Disturbance) -> None:
@@ -648,13 +632,6 @@ class ReadingSchedule(Schedule):
         self.world.tell("master", f"makes {times} new visit tokens")
         self.tubemq.rotate_visit_token(times)
 
-    def late_fetch(self, planned: Disturbance) -> None:
-        """A slow thread of a broker handles its next fetch: it moves the cursor when some more fetches have begun."""
-        broker_id = self.broker_of(planned)
-        self.trouble("late fetch")
-        self.tubemq.servers.brokers[broker_id].service.offsets.delay_next_get(1 + planned.number % 3)
-        self._late_fetches.add(f"broker {broker_id}")
-
     def read_batch(self, planned: Disturbance) -> None:
         """Somebody looks at the topics by a batch read, and may kill it."""
         self.guests.append(self.world.start("reader", self._read_batch, planned))
@@ -734,7 +711,6 @@ class ReadingSchedule(Schedule):
         "crash broker": crash_broker,
         "empty disk": empty_disk,
         "kill driver": kill_driver,
-        "start elsewhere": start_elsewhere,
         "kill worker": kill_worker,
         "stop query": stop_query,
         "flush": flush,
@@ -746,7 +722,6 @@ class ReadingSchedule(Schedule):
         "burst": burst,
         "leave out topic": leave_out_topic,
         "rival": start_rival,
-        "late fetch": late_fetch,
         "batch read": read_batch,
         "java consumer": start_java_consumer,
         "java producer": start_java_producer,

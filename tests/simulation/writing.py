@@ -55,9 +55,8 @@ from tubemq_spark.testing import request_checks
 QUERY_ID = "00000000-0000-4000-8000-000000000001"
 DEAD, FROM = "dead", "s"
 _CATCH_UP = 900.0  # seconds that a query may need after the last disturbance
-_FEW = 12  # rows, more than any `maxInFlightBytes` of a schedule allows to wait for an answer
 _MOST_THREADS = 12  # of a process: a task, the heartbeats, and a connect to each server in the background
-_MOST_SOCKETS = 9  # of a process: two for each server, and those that are being closed
+_MOST_SOCKETS = 16  # of a process: two for each server, and those that are being closed
 
 # Tunables of the product, and smaller values.
 KNOBS = (
@@ -85,14 +84,6 @@ class NumberSink(TubeMQSink):
     """Tells the schedule when it plans."""
 
     plans: Callable[[StreamQuery, int], None]
-    handed: Callable[[Sequence[Cells]], None]  # called with the rows that a task took before it takes more
-
-    def _feed(self, rows: Sequence[Cells]) -> Iterator[pa.RecordBatch]:
-        taken = 0
-        for batch in super()._feed(rows):
-            self.handed(rows[:taken])
-            taken += batch.num_rows
-            yield batch
 
     def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
         self.plans(self._query, batch)
@@ -398,7 +389,6 @@ class WritingSchedule(Schedule):
             source = RowSource(self.rows, extra["times"], self._order)
         sink = NumberSink(self.raw(), extra["columns"], self._committed, self._cells_of, self._started)
         sink.plans = self._plans
-        sink.handed = self._handed
         interval = self.setting.interval if not self.is_calm else min(1.0, self.setting.interval)
         self._run_options = dict(self.options)
         query = StreamQuery(app, self.checkpoint, source, sink, interval=interval)
@@ -489,11 +479,6 @@ class WritingSchedule(Schedule):
         if attempt.is_speculative:
             self.trouble("speculation")
 
-    def _handed(self, rows: Sequence[Cells]) -> None:
-        """A task takes more rows, after these."""
-        if "tubemq.producer.maxinflightbytes" in self._run_options and not self.packed:
-            self.guarded(self.writing.bounded_memory, rows, self.options.get("topic"), _FEW)
-
     def _committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
         self.batches += 1
         if self.is_copy:
@@ -519,8 +504,6 @@ class WritingSchedule(Schedule):
             return
         if isinstance(error, TransportError) and (self.has_weather or recent):
             return
-        if self.options["tubemq.retry.maxelapsedms"] == "60000":
-            recent -= {"closed"}  # no topic is closed for so long
         for kind, words in _EXPLANATIONS.items():
             if isinstance(error, kind) and (recent & words):
                 return
