@@ -19,15 +19,10 @@ class Open(NamedTuple):
 
 
 KNOWN: tuple[Open, ...] = (
-    Open("group_never_ahead", "", "the group is also the cursor that tasks, probes and late requests move"),
-    Open("rival_harmless", "side by side|has ended a query", "the group is free between tasks and trigger"),
-    Open("batch_leaves_group", "", "a batch read whose worker is killed leaves the group where the task read"),
     Open("rows_exact", "created anew", "a query that is catching up has no fingerprint of a store"),
     Open("loss_reported", "created anew", "a query that is catching up has no fingerprint of a store"),
     Open("rows_exact", "a crash had freed", "a message that took a lost one's place before the query looked"),
     Open("loss_reported", "a crash had freed", "a message that took a lost one's place before the query looked"),
-    Open("group_left_alone", "", "the group is also the cursor that tasks, probes and late requests move"),
-    Open("group_follows", "", "the group is also the cursor that tasks, probes and late requests move"),
     Open("rows_exact", "left out", "a topic that was left out and comes back is read again from its beginning"),
     Open("errors_explained", "Booked topic's count over max", "a process registers each topic that it ever wrote to"),
     Open("stored_once", "was switched on", "effectivelyOnce switched on while a batch is unfinished"),

@@ -340,6 +340,9 @@ class ReadingSchedule(Schedule):
     def _executed(self, request: Any, reply: Any) -> None:
         if request.method == Method.PARTITION_REGISTER:
             self.fencing.watch()
+        serving = self.world.serving
+        if serving is not None and serving.process.name.startswith(("java", "rival")):
+            self._excuse_all()
         super()._executed(request, reply)
 
     def _entered(self, process: Process, state: str) -> None:

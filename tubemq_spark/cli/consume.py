@@ -20,7 +20,7 @@ from tubemq_spark.cli.messages import Format, Message
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place
 from tubemq_spark.cli.output import progress
 from tubemq_spark.cli.parameters import Topic, connected, ends_with_interrupt
-from tubemq_spark.cli.reading import GroupMember, read_range, temporary_group
+from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
@@ -95,9 +95,7 @@ def consume(
     until = parse_place(end, "--to")
     if follow and until != LATEST:
         raise ConfigError("--follow has no end: leave --to out")
-    member = GroupMember(
-        connection.settings, group or temporary_group(), topic, filters=filters or (), zone=parse_zone(time_zone)
-    )
+    member = TopicReader(connection.settings, group, topic, filters=filters or (), zone=parse_zone(time_zone))
     chosen = [parse_partition(one, topic, "--partition") for one in partition or ()]
     with ends_with_interrupt(follow), member:
         member.check(chosen)
@@ -116,14 +114,15 @@ def consume(
 
 
 def _follow(
-    member: GroupMember, chosen: Sequence[Partition], begin: Place, filters: Sequence[str], refresh: float
+    member: TopicReader, chosen: Sequence[Partition], begin: Place, filters: Sequence[str], refresh: float
 ) -> Generator[Message, None, None]:
     """Yield messages without end. Every `refresh` seconds look for new partitions, unless the user chose some."""
     clock = member.session.settings.clock
     reached = member.resolve(begin, chosen or member.partitions)
     next_look = Deadline(refresh, clock)
     while True:
-        ends = {one: max(position, member.ends[one]) for one, position in reached.items()}
+        present = member.ends
+        ends = {one: max(position, present[one]) for one, position in reached.items()}
         if reached != ends:
             yield from read_range(member, reached, ends, filters)
             reached = ends
@@ -131,9 +130,8 @@ def _follow(
         else:
             time.sleep(_POLL)
         if next_look.passed and not chosen:
-            reached |= member.resolve(EARLIEST, member.take_new())
+            reached |= member.resolve(EARLIEST, member.look_for_partitions())
             next_look = Deadline(refresh, clock)
-        member.claims.refresh(clock.monotonic())
 
 
 def _writer(text: str | None) -> Callable[[Message], None]:

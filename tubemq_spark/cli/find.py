@@ -17,7 +17,7 @@ from tubemq_spark.cli.messages import Message
 from tubemq_spark.cli.moments import EXPECTED, parse_place
 from tubemq_spark.cli.output import progress
 from tubemq_spark.cli.parameters import Topic, connected
-from tubemq_spark.cli.reading import GroupMember, read_range, temporary_group
+from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.cli.records import parse_attributes
 from tubemq_spark.errors import ConfigError, TubeMQError
 
@@ -60,9 +60,7 @@ def find(
     matches = _condition(set(message_id or ()), parse_attributes(attribute or (), "--attribute"), text)
     zone = parse_zone(time_zone)
     found = 0
-    with GroupMember(
-        connection.settings, group or temporary_group(), topic, filters=filters or (), zone=zone
-    ) as member:
+    with TopicReader(connection.settings, group, topic, filters=filters or (), zone=zone) as member:
         starts, ends = member.resolve(begin), member.resolve(end)
         with (
             progress(f"searching {topic}", prints_lines=True) as advance,

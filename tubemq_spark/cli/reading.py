@@ -13,17 +13,20 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
+from typing import TypeVar
 
 from tubemq_spark.cli.messages import Message, messages_of
 from tubemq_spark.cli.moments import Place
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.time_search import find_positions
+from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
@@ -32,6 +35,9 @@ from tubemq_spark.protocol.metadata import Partition
 
 Positions = Mapping[Partition, int]
 """Bytes of the index by partition."""
+
+R = TypeVar("R", bound="TopicReader")
+M = TypeVar("M", bound="GroupMember")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -46,34 +52,35 @@ def new_claim() -> ClaimId:
     return ClaimId(f"cli-{secrets.token_hex(6)}", run=0, batch=0, label=label_of(platform.node(), "tubemq-spark"))
 
 
-class GroupMember:
-    """A member of a group that holds all partitions of a topic while the `with` block runs; the group does not move.
+class TopicReader:
+    """A member of a group that reads a topic while the `with` block runs; the group does not move.
 
-    `positions` are the group's positions and the stores' ends by partition. Entering raises `PartitionOccupiedError` if
-    another client holds a partition for longer than `claim_timeout` seconds, else as `ConsumerSession.register`.
+    Without `group`, a temporary one is used. Entering raises as `ConsumerSession.register`.
     """
 
     def __init__(
         self,
         settings: ClientSettings,
-        group: str,
+        group: str | None,
         topic: str,
         *,
         filters: Sequence[str] = (),
-        claim_timeout: float = 0.0,
         zone: tzinfo = timezone.utc,
     ) -> None:
         self.topic = topic
         self.zone = zone
-        self.session = ConsumerSession(settings, group, [topic], {topic: filters} if filters else {})
-        self.claims = DriverClaims(self.session, new_claim(), claim_timeout)
+        self.session = ConsumerSession(
+            settings, group or temporary_group(), [topic], {topic: filters} if filters else {}
+        )
+        self.reading_group = self.session.group if group is None else batch_group(group)
         self.partitions: list[Partition] = []
+        self._visitor = Visitor(self.session)
+        self._prober = Prober(self._visitor)
 
-    def __enter__(self) -> GroupMember:
+    def __enter__(self: R) -> R:
         self.session.register()
         try:
-            self.partitions = sorted(self.session.cluster.partitions(self.topic))
-            self.claims.take(dict.fromkeys(self.partitions))
+            self.look_for_partitions()
         except BaseException:
             self.close()
             raise
@@ -83,22 +90,18 @@ class GroupMember:
         self.close()
 
     def close(self) -> None:
-        self.claims.release()
+        self._visitor.close()
         self.session.close()
 
     @property
-    def positions(self) -> dict[Partition, GroupPosition]:
-        return {partition: self.claims.position(partition) for partition in self.partitions}
-
-    @property
     def ends(self) -> dict[Partition, int]:
-        return {partition: at.end for partition, at in self.positions.items()}
+        """Where the partitions' stores end now."""
+        return {partition: extent.end for partition, extent in self._prober.extents(self.partitions).items()}
 
-    def take_new(self) -> list[Partition]:
-        """Claim the partitions that the topic got since the last look, and return them. Raises as entering does."""
-        listed = self.session.refresh().partitions(self.topic)
-        new = sorted(set(listed) - set(self.partitions))
-        self.claims.take(dict.fromkeys(new))
+    def look_for_partitions(self) -> list[Partition]:
+        """Return the partitions that the topic got since the last look. Raises as entering does."""
+        cluster = self.session.refresh() if self.partitions else self.session.cluster
+        new = sorted(set(cluster.partitions(self.topic)) - set(self.partitions))
         self.partitions += new
         return new
 
@@ -112,23 +115,60 @@ class GroupMember:
         """Return the position that `place` means in each partition, by default in all of them. A position outside of a
         store becomes the store's beginning or end."""
         wanted = self.partitions if partitions is None else sorted(partitions)
-        ends = {partition: self.claims.position(partition).end for partition in wanted}
+        extents = self._prober.extents(wanted)
         if place.word == "latest":
-            return ends
-        earliest = self.claims.earliest(wanted)
+            return {one: end for one, (_, end) in extents.items()}
         if place.word == "earliest":
-            return earliest
+            return {one: begin for one, (begin, _) in extents.items()}
         if place.moment is not None:
             moments = dict.fromkeys(wanted, (place.moment - _EPOCH) // timedelta(microseconds=1))
-            return find_positions(Prober(self.session, self.claims), moments, earliest, self.zone)
+            return find_positions(self._visitor, moments, extents, self.zone)
         if place.entries is not None:
-            return {one: max(earliest[one], end - place.entries * UNIT) for one, end in ends.items()}
-        assert place.position is not None
-        return {one: max(earliest[one], min(place.position, end)) for one, end in ends.items()}
+            return {one: max(begin, end - place.entries * UNIT) for one, (begin, end) in extents.items()}
+        position = place.position
+        assert position is not None
+        return {one: max(begin, min(position, end)) for one, (begin, end) in extents.items()}
+
+
+class GroupMember(TopicReader):
+    """A reader that holds all partitions of the topic in `group`, which must not be None.
+
+    Entering raises `PartitionOccupiedError` if another client holds one for longer than `claim_timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str | None,
+        topic: str,
+        *,
+        claim_timeout: float = 0.0,
+        zone: tzinfo = timezone.utc,
+    ) -> None:
+        super().__init__(settings, group, topic, zone=zone)
+        self.claims = GroupClaims(self.session, new_claim(), claim_timeout)
+
+    def __enter__(self: M) -> M:
+        super().__enter__()
+        try:
+            self.claims.take(dict.fromkeys(self.partitions))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        self.claims.release()
+        super().close()
+
+    @property
+    def positions(self) -> dict[Partition, GroupPosition]:
+        """The group's positions and the stores' ends."""
+        return {partition: self.claims.position(partition) for partition in self.partitions}
 
 
 def read_range(
-    member: GroupMember, starts: Positions, ends: Positions, filters: Sequence[str] = ()
+    reader: TopicReader, starts: Positions, ends: Positions, filters: Sequence[str] = ()
 ) -> Generator[Message, None, None]:
     """Yield the messages from `starts` to `ends`, one partition after the other, of the types in `filters`, or of all.
 
@@ -136,37 +176,25 @@ def read_range(
     """
     for partition, end in ends.items():
         if starts[partition] < end:
-            yield from _read_partition(member, partition, starts[partition], end, tuple(filters))
+            yield from _read_partition(reader, partition, starts[partition], end, tuple(filters))
 
 
 def _read_partition(
-    member: GroupMember, partition: Partition, start: int, end: int, filters: tuple[str, ...]
+    reader: TopicReader, partition: Partition, start: int, end: int, filters: tuple[str, ...]
 ) -> Iterator[Message]:
-    claims, session = member.claims, member.session
-    position = claims.position(partition).group
-    snapshot = PartitionSnapshot(
-        session.broker(partition),
-        claims.client_id(partition),
-        is_doubtful=claims.is_doubtful(partition),
-        group_position=position,
-        flow_rules=session.flow_rules,
-    )
-    claims.lend([partition])
+    session = reader.session
     owns_store = session.cluster.owns_store(partition) and not filters
-    reader = PartitionReader(
+    reading = PartitionReader(
         session.settings,
-        session.group,
-        replace(claims.next_batch(), task=0),
+        reader.reading_group,
+        replace(new_claim(), task=0),
         RangeToRead(partition, start, end, owns_store, filters),
-        snapshot,
+        PartitionSnapshot(session.broker(partition), flow_rules=session.flow_rules),
         token=session.token,
         loss_policy=LossPolicy(fail=False),
     )
-    try:
-        with closing(reader.batches()) as batches:
-            for batch in batches:
-                for message in messages_of(partition, batch, member.zone):
-                    if not filters or message.msg_type in filters:
-                        yield message
-    finally:
-        claims.take({partition: position})
+    with closing(reading.batches()) as batches:
+        for batch in batches:
+            for message in messages_of(partition, batch, reader.zone):
+                if not filters or message.msg_type in filters:
+                    yield message

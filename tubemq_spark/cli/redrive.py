@@ -74,7 +74,7 @@ def redrive(
     with GroupMember(connection.settings, reader, topic) as member:
         # A new group stands at the earliest message.
         starts = {one: at.group for one, at in member.positions.items()} if place is None else member.resolve(place)
-        found = {one: (starts[one], end) for one, end in member.ends.items()}
+        found = {one: (starts[one], end) for one, (_, end) in member.positions.items()}
     from tubemq_spark.cli.stream import local_session
 
     with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -17,17 +16,21 @@ from pyspark.sql.types import StructType
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.group_claims import GroupClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
+from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
-from tubemq_spark.source.option_parsers import Bound
+from tubemq_spark.source.option_parsers import GROUP
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import partitions_to_read
-from tubemq_spark.source.range_planner import OffsetResolver, Ranges, check_partitions, ranges, read_status
+from tubemq_spark.source.range_planner import OffsetResolver, Ranges, ranges
 from tubemq_spark.source.schema import check_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -71,66 +74,44 @@ class PushingReader(TubeMQReader):
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
-    """Return the tasks of a batch read, for what `narrowing` leaves. The group keeps its positions.
-
-    Another scan of the application may hold some of the partitions, and it may be planning, too. So this plan claims
-    the partitions that are free, learns what it needs, releases them, and only then waits for the others.
-    """
+    """Return the tasks of a batch read, for what `narrowing` leaves. The group does not move; its positions are looked
+    up only for `startingOffsets=group`."""
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
     # The tasks derive their claims from this one. Another plan of the application may run at the same time.
     label, reader = label_of(system.host_name()), system.token_hex(4)
     claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
-    claims = DriverClaims(session, claim, options.claim_timeout)
-    acquirer = claims.new_acquirer()
-    to_read: dict[Partition, tuple[int, int]] = {}
-    snapshots: dict[Partition, PartitionSnapshot] = {}
+    visitor = Visitor(session)
     try:
         partitions = partitions_to_read(options, session)
-        # Explicit positions must name all partitions, although only some of them are claimed at a time.
-        for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
-            if isinstance(bound, dict):
-                check_partitions(option, bound, partitions)
-        left = set(partitions)
-        while left:
-            taken = claims.take_some(sorted(left), acquirer, read_status(options))
-            to_read |= _ranges_of(sorted(taken), options, session, claims, narrowing)
-            for partition in taken:
-                snapshots[partition] = PartitionSnapshot(
-                    session.broker(partition),
-                    is_doubtful=claims.is_doubtful(partition),
-                    group_position=claims.position(partition).group,
-                    flow_rules=session.flow_rules,
-                )
-            claims.release()
-            left -= taken
+        prober = Prober(visitor)
+        if options.starting == GROUP:
+            at = GroupClaims(session, claim, options.claim_timeout).look(partitions)
+        else:
+            at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
+        resolver = OffsetResolver(options, prober)
+        starts = resolver.starting(at)
+        to_read: Ranges = ranges(starts, resolver.ending(starts, at))
+        if narrowing is not None:
+            to_read = _narrowed(to_read, options, session, narrowing, resolver)
         return input_partitions(
             options,
             session,
             claim,
-            {partition: to_read[partition] for partition in partitions if partition in to_read},
-            snapshots,
+            to_read,
+            {one: PartitionSnapshot(session.broker(one), flow_rules=session.flow_rules) for one in to_read},
+            batch_group(options.group),
             only_types=None if narrowing is None else narrowing.msg_types,
         )
     finally:
-        claims.release()
+        visitor.close()
         session.close()
 
 
-def _ranges_of(
-    taken: Collection[Partition],
-    options: SourceOptions,
-    session: ConsumerSession,
-    claims: DriverClaims,
-    narrowing: Narrowing | None,
+def _narrowed(
+    found: Ranges, options: SourceOptions, session: ConsumerSession, narrowing: Narrowing, resolver: OffsetResolver
 ) -> Ranges:
-    """Return what to read of partitions that `claims` holds."""
-    options = replace(options, starting=_part(options.starting, taken), ending=_part(options.ending, taken))
-    resolver = OffsetResolver(options, session)
-    starts = resolver.starting(taken, claims)
-    found = ranges(starts, resolver.ending(starts, claims))
-    if narrowing is None:
-        return found
+    """Return what `narrowing` leaves of the ranges."""
     left: dict[Partition, tuple[int, int]] = {}
     for partition, (start, end) in found.items():
         if not narrowing.includes(partition):
@@ -139,24 +120,18 @@ def _ranges_of(
             left[partition] = narrowing.cut(start, end)
         elif not narrowing.bounds_offset:  # no row has an offset here
             left[partition] = start, end
-    return _between_times(left, narrowing, resolver, claims)
+    return _between_times(left, narrowing, resolver)
 
 
-def _part(bound: Bound, partitions: Collection[Partition]) -> Bound:
-    if not isinstance(bound, dict):
-        return bound
-    return {partition: position for partition, position in bound.items() if partition in partitions}
-
-
-def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver, claims: DriverClaims) -> Ranges:
+def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver) -> Ranges:
     """Return what conditions on `msg_time` leave of the ranges; all of it where messages have no time."""
     left = dict(found)
     try:
         if narrowing.since is not None and narrowing.since - _FIRST > _DISORDER:
-            since = resolver.at_time(narrowing.since - _DISORDER, left, claims)
+            since = resolver.at_time(narrowing.since - _DISORDER, left)
             left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
         if narrowing.until is not None and _LAST - narrowing.until > _DISORDER:
-            until = resolver.at_time(narrowing.until + _DISORDER, left, claims)
+            until = resolver.at_time(narrowing.until + _DISORDER, left)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     except NoTimesError as error:
         _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)

@@ -42,12 +42,13 @@ class TubeMQInputPartition(InputPartition):
     """All that an executor needs to read its ranges, one after another: plain values, which Spark pickles. Their `repr`
     contains no password.
 
-    `visit_token` is the master's token at planning time; brokers may refuse it later. `topics` and `filters` are those
-    of the group's members.
+    `working_group` is where the tasks read. `visit_token` is the master's token at planning time; brokers may refuse it
+    later. `topics` and `filters` are those of the members of `group`.
     """
 
     settings: ClientSettings
     group: str
+    working_group: str
     claim: ClaimId
     ranges: tuple[tuple[RangeToRead, PartitionSnapshot], ...]
     visit_token: int
@@ -71,17 +72,15 @@ class TubeMQInputPartition(InputPartition):
     def _read(
         self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
     ) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
         member = GroupMember(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
-            self.group,
+            self.working_group,
             claim,
             wanted,
             snapshot,
             token=planned_token()(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
-            is_first=context is None or context.attemptNumber() == 0,
             loss_policy=self.loss_policy,
             find_broker=lambda broker: current_broker(self.settings, member, broker),
         )
@@ -101,7 +100,7 @@ class TubeMQInputPartition(InputPartition):
         """Return a claim of this read alone. A task that joins rows with themselves may read a range twice at once."""
         context = TaskContext.get()
         if context is None:
-            return replace(self.claim, task=0)
+            return replace(self.claim, task=0, reader=system.token_hex(4))
         names = (context.getLocalProperty(name) or "" for name in ("spark.app.id", "spark.app.name"))
         return replace(
             self.claim,
@@ -125,6 +124,7 @@ def input_partitions(
     claim: ClaimId,
     to_read: Ranges,
     snapshots: Mapping[Partition, PartitionSnapshot],
+    working_group: str,
     *,
     ids: Mapping[Partition, KnownIds] = MappingProxyType({}),
     only_types: frozenset[str] | None = None,
@@ -156,6 +156,7 @@ def input_partitions(
         TubeMQInputPartition(
             settings=options.client,
             group=options.group,
+            working_group=working_group,
             claim=claim,
             ranges=tuple(group),
             visit_token=session.visit_token,

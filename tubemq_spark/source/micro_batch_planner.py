@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Micro-batch planner: the driver's side of a streaming query, between Spark's calls and the cluster.
 
-The driver is a member of the consumer group at the master and holds the group's partitions at the brokers
-(`DriverClaims`). Spark asks for the latest offset from the offset that it has committed. The planner moves the group's
-position there and asks for the log ends.
+The driver is a member of the consumer group at the master and holds the group's partitions at the brokers as long as
+the query runs (`GroupClaims`). Spark asks for the latest offset from the offset that it has committed. The planner
+moves the group's position there and asks for the log ends. Probes and tasks read in other groups, see `working_group`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.size_sample import sample_sizes
+from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -27,8 +29,8 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition, counted_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition_set import PartitionSet
-from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails, ranges
+from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
+from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails, ranges, read_status
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import TruncationCheck
@@ -52,8 +54,9 @@ class MicroBatchPlanner:
         self._options = options
         self._session = ConsumerSession(options.client, options.group, options.topics, options.filters)
         self._session.register()
-        self._claims: DriverClaims | None = None
-        self._resolver = OffsetResolver(options, self._session)
+        self._claims: GroupClaims | None = None
+        self._visitor = Visitor(self._session)
+        self._prober = Prober(self._visitor)
         self._partitions = PartitionSet(options, self._session)
         clock, timings = options.client.clock, options.client.timings
         self._rate_limit = RateLimit(
@@ -61,9 +64,12 @@ class MicroBatchPlanner:
         )
         self._poll_interval = PollInterval(options.poll_interval, timings.max_poll_interval, clock)
         self._initial = StreamOffset(system.token_hex(8), {})
+        self._first: Positions | None = None  # where a new query begins
         self._answer: _Answer | None = None
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
+        self._holders: Mapping[Partition, str | None] = {}  # the claims that the brokers knew before that check
+        self._batches = 0  # that were planned
 
     def initial(self) -> StreamOffset:
         """Return what a new query begins with: a query id, but no positions.
@@ -90,7 +96,7 @@ class MicroBatchPlanner:
         the log ends. The brokers are asked at most every `headsIntervalMs`, and less often while nothing arrives (see
         `PollInterval`).
 
-        Raises as `OffsetResolver.initial` and `DriverClaims.take`. Lost tails and partitions that are gone are reported
+        Raises as `OffsetResolver.initial` and `GroupClaims.take`. Lost tails and partitions that are gone are reported
         to the loss policy.
         """
         last = self._answer
@@ -114,33 +120,27 @@ class MicroBatchPlanner:
         """
         claims = self._claims_of(offset.query)
         positions = self._partitions.committed(offset.positions)
-        free = dict.fromkeys(partition for partition in positions if not claims.holds(partition))
-        if not self._options.commit_offsets:
-            claims.take(free)
-            return
-        # A task left the group at the start of its last batch. Where this run has read nothing yet, ask for the
-        # group's position first: it may be anywhere.
-        untouched = dict.fromkeys(partition for partition in free if self._partitions[partition].committed is None)
-        claims.take(untouched)
         moves: dict[Partition, int | None] = {}
         for partition, position in positions.items():
-            if partition in untouched:
-                if position != claims.position(partition).group:
-                    moves[partition] = position  # the checkpoint decides, even if the group is ahead
-            elif partition in free:
-                moves[partition] = max(position, self._partitions[partition].committed or 0)
-            elif not position <= claims.position(partition).group <= claims.position(partition).end:
-                moves[partition] = position  # after a broker crash, the group may be beyond the end
+            before = self._partitions[partition].committed
+            position = max(position, before or 0)
+            group, end = claims.position(partition) if claims.holds(partition) else (-1, -1)
+            # At first the group may be anywhere: the checkpoint decides, even if the group is ahead. After a broker
+            # crash, it may be beyond the end.
+            if not position <= group <= end or (before is None and group != position):
+                moves[partition] = position
+        if not self._options.commit_offsets:
+            moves = {partition: None for partition in moves if not claims.holds(partition)}
         claims.take(moves)
         for partition, position in positions.items():
             state = self._partitions[partition]
             state.committed = max(position, state.committed or 0)
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
-        """Return the tasks for [start, end), and lend them the partitions' claims.
+        """Return the tasks for [start, end).
 
         Spark calls once for each scan of the micro-batch, for example twice for `df.union(df)`. Tasks of the first scan
-        may be reading already. So the second call returns the first plan and claims nothing.
+        may be reading already. So the second call returns the first plan.
         """
         if self._planned is None or self._planned[:2] != (start, end):
             self._planned = start, end, self._plan(start, end)
@@ -149,13 +149,13 @@ class MicroBatchPlanner:
     def stop(self) -> None:
         """Release the claims and leave the group, which stays where it was committed. May be called twice."""
         if self._claims is not None:
-            self._claims.restore(self._partitions.lent(self._claims))  # a killed task cannot move the group back
             self._claims.release()
             self._claims = None
+        self._visitor.close()
         self._session.close()
 
     def _find_end(
-        self, start: StreamOffset, claims: DriverClaims, now: float, limited: bool
+        self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
     ) -> tuple[StreamOffset, StreamOffset]:
         """Return the end of the next micro-batch, and the log ends."""
         initial = None
@@ -164,18 +164,19 @@ class MicroBatchPlanner:
             begin: Positions = self._partitions.present(start.positions)
             self.commit(start)
         else:
-            begin = initial = self._resolver.initial(self._partitions, claims)
+            begin = initial = self._first_positions(claims)
         claims.refresh(older_than=now)
+        holders = {partition: claims.client_id(partition) for partition in begin}
         log_ends = {partition: claims.position(partition).end for partition in begin}
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
         # both ends of every range.
-        new = self._partitions.discover(begin, claims) if self._rate_limit.admits_new_partitions else {}
+        new = self._partitions.discover(begin, claims, self._prober) if self._rate_limit.admits_new_partitions else {}
         new_ends = {partition: claims.position(partition).end for partition in new}
         ends = self._rate_limit.batch_end(
-            begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._session, claims, begin, log_ends)
+            begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
-        empty = _without_messages(self._session, claims, begin, ends)
-        lost, fingerprints = TruncationCheck(Prober(self._session, claims)).check(
+        empty = _without_messages(self._prober, begin, ends, log_ends)
+        lost, fingerprints = TruncationCheck(self._prober).check(
             begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
         )
         self._accept_losses(lost_tails(begin, lost, log_ends), claims)
@@ -184,8 +185,22 @@ class MicroBatchPlanner:
         if ends != start.positions:
             counted = counted_stores(self._session, ends)
             end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty)
-        self._verified_end = end
+        self._verified_end, self._holders = end, holders
         return end, StreamOffset(start.query, {**log_ends, **new})
+
+    def _first_positions(self, claims: GroupClaims) -> Positions:
+        """Return where a new query begins, and claim its partitions. Later calls return the same positions.
+
+        Raises as `partitions_to_read`, `GroupClaims.take` and `OffsetResolver.starting`.
+        """
+        options = self._options
+        listed = partitions_to_read(options, self._session) if self._first is None else self._first
+        wanted = self._partitions.present(dict.fromkeys(listed, 0))
+        claims.take({partition: None for partition in wanted if not claims.holds(partition)}, read_status(options))
+        if self._first is None:
+            at = {partition: claims.position(partition) for partition in wanted}
+            self._first = OffsetResolver(options, self._prober).starting(at)
+        return self._partitions.present(self._first)
 
     def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
         """`start` has no positions in the first batch: `end` has them, and the query's id. The ids differ when a first
@@ -202,43 +217,33 @@ class MicroBatchPlanner:
         if end == self._verified_end:  # only then did this run check the fingerprints just now
             ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
 
-        def find_ranges(claims: DriverClaims) -> tuple[Ranges, Positions]:
-            to_read = ranges(begin, self._stored_ends(end, claims))
-            if self._options.commit_offsets:
-                return to_read, {}
-            claims.take({partition: None for partition in to_read if not claims.holds(partition)})
-            return to_read, {partition: claims.position(partition).group for partition in to_read}
+        def find_ranges(claims: GroupClaims) -> Ranges:
+            # A restarted query repeats a batch before it asks for the next one.
+            if start.positions:
+                self.commit(start)
+            claims.take({partition: None for partition in begin if not claims.holds(partition)}, read_status(options))
+            return ranges(begin, self._stored_ends(end))
 
-        to_read, group_positions = self._without_gone_partitions(
-            replace(end, positions=begin), end.positions, find_ranges
-        )
+        options = self._options
+        to_read = self._without_gone_partitions(replace(end, positions=begin), end.positions, find_ranges)
         to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
-        claims = self._claims_of(end.query)
         snapshots = {
             partition: PartitionSnapshot(
                 self._session.broker(partition),
-                claims.client_id(partition),
-                is_doubtful=claims.is_doubtful(partition),
-                group_position=group_positions.get(partition),
-                flow_rules=self._session.flow_rules,
+                self._session.group,
+                self._holders.get(partition) if ids else None,
+                self._session.flow_rules,
             )
             for partition in to_read
         }
-        claims.lend(to_read)
-        self._partitions.lend({partition: begin for partition, (begin, _) in to_read.items()}, group_positions)
         self._answer = None
-        return input_partitions(
-            self._options,
-            self._session,
-            claims.next_batch(),
-            to_read,
-            snapshots,
-            ids=ids,
-            counted=end.counted,
-        )
+        self._batches += 1
+        claim = replace(self._claims_of(end.query).claim, batch=self._batches)
+        group = stream_group(options.group)
+        return input_partitions(options, self._session, claim, to_read, snapshots, group, ids=ids, counted=end.counted)
 
     def _without_gone_partitions(
-        self, begin: StreamOffset, expected: Collection[Partition], attempt: Callable[[DriverClaims], T]
+        self, begin: StreamOffset, expected: Collection[Partition], attempt: Callable[[GroupClaims], T]
     ) -> T:
         """Return the result of `attempt`; repeat it when a partition turns out to be gone and the loss policy accepts
         that. The query has read up to `begin`."""
@@ -252,16 +257,14 @@ class MicroBatchPlanner:
                     raise
                 self._partitions.mark_gone(error.unserved, begin, claims, error)
 
-    def _stored_ends(self, end: StreamOffset, claims: DriverClaims) -> dict[Partition, int]:
+    def _stored_ends(self, end: StreamOffset) -> dict[Partition, int]:
         """Return the ends of a batch that is planned, cut where stores lost the tail of a batch of an earlier run. The
         end of the next batch accepts such a loss."""
         ends = self._partitions.present(end.positions)
         if end == self._verified_end or not end.fingerprints:
             return ends
-        suspects = [partition for partition in ends if partition.store in end.fingerprints]
-        claims.take(dict.fromkeys(suspects))
-        lost = TruncationCheck(Prober(self._session, claims)).lost_since(ends, end.fingerprints, suspects)
-        log_ends = {partition: claims.position(partition).end for partition in lost}
+        lost = TruncationCheck(self._prober).lost_since(ends, end.fingerprints)
+        log_ends = {partition: extent.end for partition, extent in self._prober.extents(lost).items()}
         losses = lost_tails(ends, lost, log_ends)
         if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
             losses = {partition: loss for partition, loss in losses.items() if log_ends[partition] >= loss.asked}
@@ -271,7 +274,7 @@ class MicroBatchPlanner:
         self._verified_end = None if lost else end
         return {**ends, **lost}
 
-    def _accept_losses(self, losses: Mapping[Partition, DataLossError], claims: DriverClaims) -> None:
+    def _accept_losses(self, losses: Mapping[Partition, DataLossError], claims: GroupClaims) -> None:
         for loss in losses.values():
             self._options.loss_policy.report(loss)
         for partition, loss in losses.items():
@@ -279,12 +282,12 @@ class MicroBatchPlanner:
             state = self._partitions[partition]
             state.committed, state.accepted_loss = loss.offered, loss
 
-    def _claims_of(self, query: str) -> DriverClaims:
+    def _claims_of(self, query: str) -> GroupClaims:
         if self._claims is None or self._claims.claim.query != query:
             if self._claims is not None:
                 self._claims.release()
             claim = first_claim(query, self._options.client.clock.time())
-            self._claims = DriverClaims(self._session, claim, self._options.claim_timeout)
+            self._claims = GroupClaims(self._session, claim, self._options.claim_timeout)
         return self._claims
 
 
@@ -294,21 +297,19 @@ def first_claim(query: str, now: float) -> ClaimId:
     return ClaimId(query, run=int(now * 1000), batch=1, label=label_of(system.host_name()))
 
 
-def _sizes(session: ConsumerSession, claims: DriverClaims, begin: Positions, log_ends: Positions) -> dict[Store, float]:
+def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Store, float]:
     """Return the mean bytes of a message for each store with new entries, as far as its broker tells: the greatest mean
-    that a sample of one of its partitions shows. `claims` must hold all of `begin`."""
+    that a sample of one of its partitions shows."""
     growing = {partition: position for partition, position in begin.items() if position < log_ends[partition]}
     found: dict[Store, float] = {}
-    for partition, sample in sample_sizes(Prober(session, claims), growing).items():
+    for partition, sample in sample_sizes(visitor, growing).items():
         if sample.mean is not None:
             found[partition.store] = max(sample.mean, found.get(partition.store, 0.0))
     return found
 
 
-def _without_messages(
-    session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions
-) -> frozenset[Partition]:
-    """Return the partitions that are proven to have no message in [begin, ends). `claims` must hold all of `begin`.
+def _without_messages(prober: Prober, begin: Positions, ends: Positions, log_ends: Positions) -> frozenset[Partition]:
+    """Return the partitions that are proven to have no message in [begin, ends).
 
     Partitions may share a store, and index entries do not say whose they are. So a range of a shared store concerns all
     its partitions. If it has few entries, it is cheaper to count messages than to read all partitions. The proof is a
@@ -319,11 +320,17 @@ def _without_messages(
     for partition in begin:
         if partition in ends:
             stores[partition.store].append(partition)
-    sparse = [partitions for partitions in stores.values() if _is_sparse(session, claims, begin, ends, partitions)]
+    cluster = prober.visitor.session.cluster
+    sparse = [
+        partitions
+        for partitions in stores.values()
+        if len(partitions) == cluster.partitions_in_store(partitions[0])
+        and _is_sparse(partitions, begin, ends, log_ends)
+    ]
     if not sparse:
         return frozenset()
-    several = [partition for partitions in sparse for partition in partitions]
-    found = Prober(session, claims).count_messages(several)
+    places = {partition: begin[partition] for partitions in sparse for partition in partitions}
+    found = prober.count_messages(places, {partition.store: ends[partition] for partition in places})
     empty: set[Partition] = set()
     for partitions in sparse:
         start, end = begin[partitions[0]], ends[partitions[0]]
@@ -334,20 +341,13 @@ def _without_messages(
     return frozenset(empty)
 
 
-def _is_sparse(
-    session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions, partitions: Sequence[Partition]
-) -> bool:
-    """Return True if counting can prove something and costs less than reading: it takes two requests a partition,
-    reading an empty partition takes ten."""
-    first = partitions[0]
-    start, end = begin[first], ends[first]
+def _is_sparse(partitions: Sequence[Partition], begin: Positions, ends: Positions, log_ends: Positions) -> bool:
+    """Return True if counting can prove something and costs less than reading: it takes three requests a partition,
+    reading an empty partition takes eight."""
+    start, end = begin[partitions[0]], ends[partitions[0]]
     entries = (end - start) // UNIT
     return (
         len(partitions) > 1
         and 0 < entries <= len(partitions) * 3 // 4
-        and len(partitions) == session.cluster.partitions_in_store(first)
-        and all(
-            (begin[partition], ends[partition]) == (start, end) == claims.position(partition)
-            for partition in partitions
-        )
+        and all((begin[one], ends[one], log_ends[one]) == (start, end, end) for one in partitions)
     )

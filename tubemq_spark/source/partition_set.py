@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.group_claims import GroupClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.data_loss import loss_of
@@ -33,7 +34,6 @@ class PartitionState:
     status: Status = Status.PRESENT
     read_up_to: int = 0  # of a partition that is gone
     committed: int | None = None  # up to where Spark is known to have committed
-    lent_at: int | None = None  # the group's position to restore, if tasks of the last plan left the group elsewhere
     accepted_loss: DataLossError | None = None  # of a lost tail; the next batch ends where the store goes on
 
     def stored(self, committed: int) -> int:
@@ -67,20 +67,6 @@ class PartitionSet:
         """Return what is still stored of the positions that Spark has committed."""
         return {partition: self[partition].stored(at) for partition, at in self.present(positions).items()}
 
-    def lent(self, claims: DriverClaims) -> dict[Partition, int]:
-        """Return the group's positions in partitions that tasks of the last plan may still hold."""
-        lent = {partition: state.lent_at for partition, state in self._states.items() if state.lent_at is not None}
-        return {partition: at for partition, at in self.present(lent).items() if not claims.holds(partition)}
-
-    def lend(self, starts: Positions, group_positions: Positions) -> None:
-        """Note that tasks read from `starts` and leave the group at `group_positions`, or else at `starts`."""
-        for state in self._states.values():
-            state.lent_at = None
-        for partition, start in starts.items():
-            state = self[partition]
-            state.lent_at = group_positions.get(partition, start)
-            state.committed = start if state.committed is None else state.committed
-
     def without_unsubscribed(self, offset: StreamOffset) -> StreamOffset:
         """Return the offset without partitions that the options do not name any more. Raise `ConfigError` instead if
         the query must fail on data loss."""
@@ -101,7 +87,7 @@ class PartitionSet:
             self._mark(left_out, offset)
         return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
 
-    def discover(self, known: Positions, claims: DriverClaims) -> dict[Partition, int]:
+    def discover(self, known: Positions, claims: GroupClaims, prober: Prober) -> dict[Partition, int]:
         """Return the earliest positions of partitions that are new, and claim them. One that its broker does not serve
         is tried again after the next `metadataIntervalMs`, as is a master that does not answer."""
         is_due = self._refresh.passed
@@ -112,7 +98,7 @@ class PartitionSet:
         if not new or not (new := self._claim_served(new, claims)):
             return {}
         _log.info("new partitions, which are read from their beginning: %s", ", ".join(map(str, new)))
-        earliest = claims.earliest(new)
+        earliest = {partition: extent.begin for partition, extent in prober.extents(new).items()}
         for partition in new:
             before = self._states.pop(partition, PartitionState())
             # If the store has the position, it is the same partition. A shorter store belongs to a new partition.
@@ -143,7 +129,7 @@ class PartitionSet:
                 _log.warning("[partition-lists-again] the master lists partitions again")
             self._warn_again = None
 
-    def _claim_served(self, new: list[Partition], claims: DriverClaims) -> list[Partition]:
+    def _claim_served(self, new: list[Partition], claims: GroupClaims) -> list[Partition]:
         """Return those of the `new` partitions that could be claimed."""
         try:
             timeout = min(self._timings.new_partition_timeout, self._options.client.retry_for)
@@ -167,7 +153,7 @@ class PartitionSet:
         self,
         suspects: Collection[Partition],
         offset: StreamOffset,
-        claims: DriverClaims,
+        claims: GroupClaims,
         error: TransportError | None = None,
     ) -> None:
         """Mark those of the `suspects`, which are not listed or not served, that the cluster does not have any more.
@@ -193,7 +179,7 @@ class PartitionSet:
             raise error
 
     def _without_existing(
-        self, gone: set[Partition], claims: DriverClaims, error: TransportError | None
+        self, gone: set[Partition], claims: GroupClaims, error: TransportError | None
     ) -> set[Partition]:
         """Return those of the partitions that the cluster does not have. A new master's lists are short at first, so it
         is asked several times, at least once."""

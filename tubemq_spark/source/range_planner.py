@@ -6,13 +6,11 @@ All positions are bytes of the index, 28 a message; ranges are half-open.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError, DataLossError
@@ -22,7 +20,6 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
 
 T = TypeVar("T")
 
@@ -35,50 +32,35 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class OffsetResolver:
-    """Asks the brokers for the positions that the user's bounds mean. `claims` must hold the partitions of a call."""
+    """Asks the brokers for the positions that the user's bounds mean."""
 
-    def __init__(self, options: SourceOptions, session: ConsumerSession) -> None:
+    def __init__(self, options: SourceOptions, prober: Prober) -> None:
         self._options = options
-        self._session = session
-        self._initial: Positions | None = None
+        self._prober = prober
 
-    def initial(self, partitions: PartitionSet, claims: DriverClaims) -> Positions:
-        """Return where a new query begins, and claim its partitions. Later calls return the same positions.
-
-        Raises as `partitions_to_read`, `DriverClaims.take` and `starting`.
-        """
-        listed = dict.fromkeys(partitions_to_read(self._options, self._session), 0) if self._initial is None else {}
-        first = partitions.present(self._initial or listed)
-        free = [partition for partition in first if not claims.holds(partition)]
-        claims.take(dict.fromkeys(free), read_status(self._options))
-        if self._initial is None:
-            self._initial = self.starting(first, claims)
-        return partitions.present(self._initial)
-
-    def starting(self, partitions: Collection[Partition], claims: DriverClaims) -> dict[Partition, int]:
-        """Return where each partition is read from, by the options. Raises as `starting_positions`."""
+    def starting(self, positions: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:
+        """Return where each partition of `positions` is read from, by the options. Raises as `starting_positions`,
+        `Prober.extents` and `find_positions`."""
         options = self._options
         if options.starting_at is not None:
-            return self.at_time(options.starting_at, partitions, claims)
+            return self.at_time(options.starting_at, positions)
         needs_earliest = options.starting == "earliest" or isinstance(options.starting, dict)
-        earliest = claims.earliest(partitions) if needs_earliest else {}
-        return starting_positions(options.starting, {p: claims.position(p) for p in partitions}, earliest)
+        extents = self._prober.extents(positions) if needs_earliest else {}
+        return starting_positions(options.starting, positions, {p: extent.begin for p, extent in extents.items()})
 
-    def ending(self, starts: Positions, claims: DriverClaims) -> dict[Partition, int]:
+    def ending(self, starts: Positions, positions: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:
         """Return where the range of each partition of `starts` ends, by the options. Raises as `ending_positions`."""
         options = self._options
         if options.ending_at is None:
-            return ending_positions(options.ending, starts, {p: claims.position(p) for p in starts})
-        ends = self.at_time(options.ending_at, starts, claims)
+            return ending_positions(options.ending, starts, positions)
+        ends = self.at_time(options.ending_at, starts)
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
-    def at_time(
-        self, moment: datetime, partitions: Collection[Partition], claims: DriverClaims
-    ) -> dict[Partition, int]:
+    def at_time(self, moment: datetime, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the position of each partition's first message that is not earlier, see `find_positions`."""
-        wanted = dict.fromkeys(partitions, (moment - _EPOCH) // timedelta(microseconds=1))
-        earliest = claims.earliest(partitions)
-        return find_positions(Prober(self._session, claims), wanted, earliest, self._options.msg_time_zone)
+        extents = self._prober.extents(partitions)
+        wanted = dict.fromkeys(extents, (moment - _EPOCH) // timedelta(microseconds=1))
+        return find_positions(self._prober.visitor, wanted, extents, self._options.msg_time_zone)
 
 
 def read_status(options: SourceOptions) -> ReadStatus:

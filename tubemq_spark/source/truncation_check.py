@@ -17,8 +17,6 @@ from itertools import islice
 
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
-from tubemq_spark.client.retries import RetryBackoff
-from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
@@ -35,10 +33,7 @@ _STORES_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class TruncationCheck:
-    """Checks stores whose partitions the prober's claims hold. Only finds out; `LossPolicy` decides about losses.
-
-    All methods raise `TransportError` if a broker stays away.
-    """
+    """Checks stores. Only finds out; `LossPolicy` decides about losses. All methods raise as `Prober.extents`."""
 
     prober: Prober
 
@@ -79,7 +74,7 @@ class TruncationCheck:
         resume_at: dict[Partition, int],
     ) -> None:
         """Check some stores. Put their fingerprints into `found`, and where truncated ones go on into `resume_at`."""
-        now = max(0, int(self.prober.session.settings.clock.time()))  # a fingerprint has no negative time
+        now = max(0, int(self.prober.settings.clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
         checks = self._store_checks(batches, results, now)
         for batch in batches:
@@ -100,18 +95,10 @@ class TruncationCheck:
             elif check.needs_fingerprints:
                 found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], now)
 
-    def lost_since(
-        self, ends: Positions, fingerprints: Fingerprints, partitions: Iterable[Partition]
-    ) -> dict[Partition, int]:
-        """Return where new messages begin before `ends` in truncated stores of `partitions`.
-
-        `fingerprints` are those of `ends`. All partitions of these stores that `ends` has must be held.
-        """
-        stores = {partition.store for partition in partitions}
-        position = self.prober.claims.position
-        log_ends = {partition: position(partition).end for partition in ends if partition.store in stores}
-        begin = {partition: ends[partition] for partition in log_ends}
-        batches = list(store_ranges(begin, ends, log_ends, fingerprints))
+    def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
+        """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""
+        known = {partition: end for partition, end in ends.items() if partition.store in fingerprints}
+        batches = list(store_ranges(known, known, known, fingerprints))
         results = self.prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
         lost: dict[Partition, int] = {}
         for batch in batches:
@@ -125,7 +112,7 @@ class TruncationCheck:
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
         flushed_ends = self.prober.flushed_ends(unclear) if unclear else {}
-        partitions_in_store = self.prober.session.cluster.partitions_in_store
+        partitions_in_store = self.prober.visitor.session.cluster.partitions_in_store
         return [
             StoreCheck(batch, results, now, partitions_in_store(one) == len(batch.partitions), flushed_ends.get(one))
             for one, batch in firsts.items()
@@ -137,17 +124,6 @@ class TruncationCheck:
         """Return where new messages begin in a store that seems to be truncated, None if it is not; and its intact
         fingerprints.
         """
-        backoff = RetryBackoff(self.prober.session.settings.retry_for, clock=self.prober.session.settings.clock)
-        while True:
-            try:
-                return self._try_to_find_first_new(batch)
-            except TransportError as error:
-                if not backoff.pause():
-                    raise
-                _log.info("%s; trying again", error)
-                self.prober.claim_again(batch.partitions)
-
-    def _try_to_find_first_new(self, batch: StoreRange) -> tuple[int | None, tuple[Fingerprint, ...]]:
         results = self.prober.probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
         if not batch.is_truncated(results):
             return None, batch.fingerprints
@@ -155,13 +131,13 @@ class TruncationCheck:
         intact = tuple(one for one, state in states.items() if state is FingerprintState.INTACT)
         # What has expired had been flushed, so no crash has lost it.
         survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
-        store_begin = max(self.prober.claims.earliest(batch.partitions).values())
+        store_begin, store_end = self.prober.extents(batch.partitions[:1])[batch.partitions[0]]
         if not survived and len(batch.fingerprints) > 1:
             return store_begin, ()  # not even the oldest message is there, so all messages are new
         last = survived[-1] if survived else None
         replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)
         low = max(last.position + UNIT if last else 0, store_begin)
-        high = min(replaced.position, *(self.prober.claims.position(partition).end for partition in batch.partitions))
+        high = min(replaced.position, store_end)
         if low < high:
             high = self._search(batch, low, high, span_between(last, replaced) if last else None)
         return high, intact
@@ -185,4 +161,4 @@ class TruncationCheck:
             partition: Search(1, low, high, lambda message: 0 if has_old_id(message.messageId) else 1)
             for partition in batch.partitions
         }
-        return min(run_searches(self.prober, searches, "the first new message").values())
+        return min(run_searches(self.prober.visitor, searches, "the first new message").values())

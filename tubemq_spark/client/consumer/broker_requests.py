@@ -12,10 +12,11 @@ from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
 from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.envelope import Response
-from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.fetched_batch import StoredMessage
 from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
@@ -129,15 +130,31 @@ def check_positions(what: str, cursor: int, end: int) -> None:
         )
 
 
+class OccupiedError(TransportError):
+    """A seek was refused because another client, `holder`, holds the partition."""
+
+    def __init__(self, text: str, holder: str) -> None:
+        super().__init__(text)
+        self.holder = holder
+
+
 def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
-    """Return the reply to a register of a held partition. A refusal is temporary, or the claim was lost: raise
-    `TransportError`. Raise `ProtocolError` as `check_positions`."""
+    """Return the reply to a seek of a planner.
+
+    Raise `OccupiedError` or another `TransportError` if the same seek may succeed later, else as `error_for_code` and
+    `check_positions`.
+    """
     request, outcome = exchange
     reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
-    if reply.errCode != ErrCode.SUCCESS:
-        raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
-    check_positions(request.what, reply.currOffset, reply.maxOffset)
-    return reply
+    if reply.errCode == ErrCode.SUCCESS:
+        check_positions(request.what, reply.currOffset, reply.maxOffset)
+        return reply
+    problem = f"{request.what}: {reply.errCode} {reply.errMsg}"
+    if reply.errCode == ErrCode.PARTITION_OCCUPIED:
+        raise OccupiedError(problem, holder_in(reply.errMsg))
+    if reaction_to(reply.errCode) in (Reaction.RETRY, Reaction.WAIT, Reaction.CLAIM_LOST):
+        raise TransportError(problem)
+    raise error_for_code(reply.errCode, reply.errMsg, request.what)
 
 
 def unwrap_fetch(outcome: Outcome, what: str) -> tuple[broker_pb.GetMessageResponseB2C, Sequence[StoredMessage]]:

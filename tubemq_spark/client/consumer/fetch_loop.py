@@ -35,7 +35,7 @@ _MAX_REREADS = 20  # in a row, each ended by a broken connection before the read
 
 
 class _InFlight(NamedTuple):
-    action: Action | None  # None: the release of the driver's claim
+    action: Action
     request: ServerRequest
     serial_no: int
     sent_at: float  # on the monotonic clock
@@ -131,13 +131,13 @@ class FetchLoop:
         complete: deque[FetchedBatch] = deque()  # to be delivered
         while not exact.done or complete:
             try:
-                sought = None
-                if not (is_claim := self._claim.may_claim_by_seek):
-                    sought = self._claim.acquire(self._progress.retries, exact.start)
+                is_claim = self._claim.may_claim_by_seek
+                sought = None if is_claim else self._claim.acquire(self._progress.retries, exact.start)
                 with POOL().lease(self._locator.broker.address, self._settings) as connection:
                     self._locator.on_connected()
-                    release = self._claim.claim_by_seek() if is_claim else None
-                    yield from self._read_over(connection, exact, complete, sought, release)
+                    if is_claim:
+                        self._claim.on_claim_by_seek()
+                    yield from self._read_over(connection, exact, complete, sought)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._locator.where}: {error}") from None
             except ClaimRefusedError as refusal:
@@ -158,18 +158,14 @@ class FetchLoop:
         exact: ExactRange,
         complete: deque[FetchedBatch],
         sought: GroupPosition | None,
-        release: ServerRequest | None,
     ) -> Iterator[FetchedBatch]:
-        """Yield batches until the range is complete. `sought` is the reply to the first seek, if the claim was one.
-        `release` is to be sent before it."""
+        """Yield batches until the range is complete. `sought` is the reply to the first seek, if it was sent before."""
         claim, progress = self._claim, self._progress
         to_send: deque[Command] = deque()
         in_flight: deque[_InFlight] = deque()
         self._empty_at = None
         self._fetches.clear()
         try:
-            if release is not None:
-                in_flight.append(self._send(connection, None, release))
             while True:
                 complete += exact.take_batches()
                 while complete:
@@ -223,7 +219,7 @@ class FetchLoop:
             return requests.register(*place, command.position, policy=READ_FILES)
         return requests.roll_back(*place)
 
-    def _send(self, connection: Connection, action: Action | None, request: ServerRequest) -> _InFlight:
+    def _send(self, connection: Connection, action: Action, request: ServerRequest) -> _InFlight:
         timeout = self._settings.rpc_timeout
         serial_no = connection.submit(request.service, request.method, request.message, timeout)
         return _InFlight(action, request, serial_no, self._settings.clock.monotonic())
@@ -249,9 +245,6 @@ class FetchLoop:
             rolled_back = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
             self._claim.check(rolled_back.errCode, rolled_back.errMsg, what)
             exact.on_roll_back(rolled_back.currOffset)
-            return None
-        if action is None:
-            self._claim.on_released(sent.request, outcome)
             return None
         sought = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
         self._claim.check_seek(sought.errCode, sought.errMsg, what)

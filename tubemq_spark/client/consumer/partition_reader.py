@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partition consumer of a task: it reads an exact range of offsets and leaves the group where it found it.
+"""The partition consumer of a task: it reads an exact range of offsets in a working group.
 
 A message passes `FetchLoop` (requests in flight) and `PartitionReader` (exactness, data loss). All requests run under a
 `TaskClaim`.
@@ -44,17 +44,16 @@ class PartitionReader:
         *,
         token: VisitToken = NO_TOKEN,
         claim_timeout: float = 45.0,
-        is_first: bool = True,
         loss_policy: LossPolicy = FAIL,
         find_broker: Callable[[Broker], Broker] = lambda broker: broker,
     ) -> None:
-        """`claim_timeout` is in seconds. `is_first` is True if no earlier attempt of this task can have moved the
-        group. `find_broker` returns the new address of a broker that cannot be reached."""
+        """`group` is a working group. `claim_timeout` is in seconds. `find_broker` returns the new address of a broker
+        that cannot be reached."""
         self._wanted = wanted
         self._loss_policy = loss_policy
         requests = GroupRequests(settings, group, token)
         locator = BrokerLocator(settings, wanted.partition, snapshot.broker, find_broker)
-        self._claim = TaskClaim(requests, claim, wanted, snapshot, locator, claim_timeout, is_first=is_first)
+        self._claim = TaskClaim(requests, claim, snapshot, locator, claim_timeout, wanted.filters)
         where = f"{wanted.partition} for group {group}"
         throttle = FetchThrottle(snapshot.flow_rules, bool(wanted.filters), where=where, clock=settings.clock)
         self._loop = FetchLoop(self._claim, wanted.filters, throttle)
@@ -95,7 +94,7 @@ class PartitionReader:
                     start, end = remaining_range(start, end, loss, delivered)  # smaller each time, so the loop ends
         finally:
             stop_heartbeat()
-            self._claim.release(self._exact.start if self._exact is not None and self._exact.done else None)
+            self._claim.release()
 
     def _read(self, start: int, end: int) -> Iterator[FetchedBatch]:
         """Yield the batches of [start, end), a part of the wanted range.
@@ -110,17 +109,21 @@ class PartitionReader:
             if batch.messages:
                 last_id = batch.messages[-1].messageId
             yield batch
-        # A broker that has not restarted has replaced no messages. If the last entry of the range still has the message
-        # that it had when the range was planned, none was replaced either.
-        if self._claim.same_broker or not is_replaced(ids, last_id):
+        # If the last entry of the range still has the message that it had when the range was planned, none was
+        # replaced. A broker that has not restarted has replaced no messages either.
+        if not is_replaced(ids, last_id):
             return
-        held, last_entry = self._claim.place, end - INDEX_MSG_UNIT_SIZE
         try:
-            if ids.last is None or not has_message_at(self._claim.requests, held, last_entry, ids.last, back_to=start):
+            if not self._claim.is_broker_the_same() and not self._has_last(end, ids.last):
                 raise replaced_error(wanted.partition, start, end)
         except TransportError:
             self._claim.on_disconnect()
             raise
+
+    def _has_last(self, end: int, message_id: int | None) -> bool:
+        last_entry = end - INDEX_MSG_UNIT_SIZE
+        held = self._claim.place
+        return message_id is not None and has_message_at(self._claim.requests, held, last_entry, message_id)
 
     def _read_again(self, start: int, end: int, delivered: DeliveredLog) -> None:
         """Read the range once more, and raise `PositionMovedError` if it differs from what was delivered."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes: reads or counts the first messages at single positions of partitions that the driver holds.
+"""Probes: find out what stores have at single positions, and where they begin and end.
 
-A probe is a seek (a register at the position), one fetch or a few, and a seek back to the group's position. All of them
-go out in one write, so the group is elsewhere only for a moment. The probes of many partitions are sent together.
+A probe is a seek and one fetch or a few, sent in one write by a `Visitor`. The probes of many partitions are sent
+together. The user's group does not move.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, unwrap_seek
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
-from tubemq_spark.client.retries import RetryBackoff
+from tubemq_spark.client.retries import Retries, RetryBackoff
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
+from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
+from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
@@ -61,12 +62,18 @@ class MessageCount(NamedTuple):
     end: int
 
 
+class Extent(NamedTuple):
+    """Where a store begins and ends, in bytes of the index."""
+
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Prober:
-    """Probes partitions that `claims` holds. The groups' positions do not change."""
+    """Probes partitions by visits of `visitor`."""
 
-    session: ConsumerSession
-    claims: DriverClaims
+    visitor: Visitor
 
     def probe(
         self, places: Iterable[PartitionPosition], only_exact: Collection[PartitionPosition] = frozenset()
@@ -74,16 +81,13 @@ class Prober:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
 
-        A claim that was lost is taken again. Raise `TransportError` if a broker does not come back, else as
-        `DriverClaims.take`; even then the groups usually are where they were.
+        Raise `AuthError`, `ConfigError` or `ServerError` for a permanent refusal.
         """
         wanted = missing = sorted(set(places))
         results: dict[PartitionPosition, ProbeResult] = {}
-        backoff = RetryBackoff(self.session.settings.retry_for, clock=self.session.settings.clock)
+        backoff = RetryBackoff(self.settings.retry_for, clock=self.settings.clock)
         for fetches in _FETCHES:
-            answers, lost = self._attempt(missing, fetches)
-            if lost:
-                self.claim_again(lost)
+            answers, has_failed = self._attempt(missing, fetches)
             for place, answer in answers.items():
                 if isinstance(answer, ProbeResult):
                     results[place] = answer
@@ -91,123 +95,124 @@ class Prober:
                     results[place] = ProbeResult(answer.begin, (), is_conclusive=False)
             is_last_size = fetches == _FETCHES[-1]
             missing = [place for place in missing if place not in results and not (is_last_size and place in answers)]
-            if not missing or ((lost or is_last_size) and not backoff.pause()):
+            if not missing or ((has_failed or is_last_size) and not backoff.pause()):
                 break
         for partition, position in wanted:
             if (partition, position) not in results:
                 _log.info("%s: the broker does not tell for now what is stored at %d", partition, position)
         return results
 
-    def claim_again(self, partitions: Iterable[Partition]) -> None:
-        """Claim partitions that are lost, or may be, at their groups' positions."""
-        self.claims.take({partition: self.claims.position(partition).group for partition in partitions})
+    @property
+    def settings(self) -> ClientSettings:
+        return self.visitor.session.settings
+
+    def extents(self, partitions: Iterable[Partition]) -> dict[Partition, Extent]:
+        """Return where the store of each partition begins and ends. One partition of each store is asked.
+
+        Raise `TransportError` with the `unserved` partitions if a broker does not answer for longer than the settings'
+        `retry_for`; `AuthError`, `ConfigError` or `ServerError` for a permanent refusal.
+        """
+        wanted = list(partitions)
+        missing = {partition.store: partition for partition in wanted}
+        found: dict[Store, Extent] = {}
+        what, retry_for = f"asking for the ends of stores in group {self.visitor.group}", self.settings.retry_for
+        retries = Retries(_log, what, retry_for, clock=self.settings.clock)
+        while missing:
+            problem: TransportError | None = None
+            requests = {partition: [self.visitor.seek(partition, 0)] for partition in missing.values()}
+            for partition, (exchange,) in self.visitor.exchange(requests).items():
+                try:
+                    reply = unwrap_seek(exchange)
+                except TransportError as error:
+                    self.visitor.failed(partition, error)
+                    problem = error
+                else:
+                    found[partition.store] = Extent(reply.currOffset, reply.maxOffset)
+                    del missing[partition.store]
+            if problem is not None and not retries.failed(f"{problem}; {len(missing)} stores are missing"):
+                raise TransportError(
+                    f"{problem}; gave up after {retry_for:g} s. Check that the broker runs and can be reached from "
+                    "the driver",
+                    unserved=frozenset(one for one in wanted if one.store in missing),
+                )
+        return {partition: found[partition.store] for partition in wanted}
 
     def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses
         nothing before that position. Partitions whose brokers do not answer are left out.
         """
-        groups = {partition: self.claims.position(partition).group for partition in partitions}
-        requests = {one: [self.seek(one, group, READ_FILES), self.seek_back(one)] for one, group in groups.items()}
+        requests = {partition: [self.visitor.seek(partition, 0, READ_FILES)] for partition in partitions}
         ends: dict[Partition, int] = {}
-        for partition, exchanges in self.exchange(requests).items():
+        for partition, (exchange,) in self.visitor.exchange(requests).items():
             try:
-                ends[partition] = unwrap_seek(exchanges[0]).maxOffset
+                ends[partition] = unwrap_seek(exchange).maxOffset
             except TransportError as error:
-                _log.info("%s", error)
+                self.visitor.failed(partition, error)
         return ends
 
-    def count_messages(self, partitions: Sequence[Partition]) -> dict[Partition, MessageCount]:
-        """Return how many messages one fetch from the group's position finds in each partition.
+    def count_messages(
+        self, places: Mapping[Partition, int], ends: Mapping[Store, int]
+    ) -> dict[Partition, MessageCount]:
+        """Return how many messages one fetch from its position finds in each partition.
 
-        The cursor is there already, so a roll-back behind the fetch suffices. A partition is left out if its broker
-        gives an unusual answer (`DriverClaims.refresh` handles that), or if its store has more messages by now than the
-        claims know of.
+        A partition is left out if its broker gives an unusual answer, or if its store does not end at `ends` any more.
         """
         counts: dict[Partition, MessageCount] = {}
-        roll_back, place = self.claims.requests.roll_back, self.claims.place
-        for batch in write_batches(partitions):
-            grown = {one.store for one, count in counts.items() if count.end != self.claims.position(one).end}
-            requests = {
-                partition: [self.fetch(partition, escape=True), roll_back(*place(partition))]
-                for partition in batch
-                if partition.store not in grown
-            }
-            for partition, exchanges in self.exchange(requests).items():
+        for batch in write_batches(list(places)):
+            grown = {one.store for one, count in counts.items() if count.end != ends[one.store]}
+            requests = {}
+            for partition in batch:
+                if partition.store not in grown:
+                    seek = self.visitor.seek(partition, places[partition])
+                    requests[partition] = [seek, self.visitor.fetch(partition, escape=True), seek]
+            for partition, exchanges in self.visitor.exchange(requests).items():
                 try:
-                    count = _count(exchanges, self.claims.position(partition).group)
+                    count = _count(exchanges, places[partition])
                 except TransportError as error:
-                    _log.info("%s", error)
-                    self.claims.mark_doubtful(partition)  # the fetch may still be running
+                    self.visitor.failed(partition, error)
                     continue
                 if count is not None:
                     counts[partition] = count
         return counts
 
-    # Requests for partitions that are held; the time search sends them too
-
-    def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
-        return self.claims.requests.register(*self.claims.place(partition), position, policy=policy)
-
-    def seek_back(self, partition: Partition) -> ServerRequest:
-        """Return a seek to the group's position, which must be the last request of each probe."""
-        return self.seek(partition, self.claims.position(partition).group)
-
-    def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
-        """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
-        return self.claims.requests.fetch(*self.claims.place(partition), escape=escape)
-
-    def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
-        """Send all requests in one write for each broker; return each of them with its outcome."""
-        outcomes = iter(send_requests(self.session.settings, [one for several in requests.values() for one in several]))
-        return {partition: [(one, next(outcomes)) for one in several] for partition, several in requests.items()}
-
     def _attempt(
         self, places: Iterable[PartitionPosition], fetches: int
-    ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], set[Partition]]:
-        """Return the clear answers, and the partitions that have to be claimed again."""
+    ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], bool]:
+        """Return the clear answers, and whether a broker did not answer."""
         by_partition: dict[Partition, list[int]] = {}
         for partition, position in places:
             by_partition.setdefault(partition, []).append(position)
         answers: dict[PartitionPosition, ProbeResult | _OthersOnly] = {}
-        lost: set[Partition] = set()
+        has_failed = False
         for batch in write_batches(list(by_partition)):
             requests: dict[Partition, list[ServerRequest]] = {}
             for partition in batch:
-                fetch = self.fetch(partition, escape=True)
-                probes = [(self.seek(partition, at), *[fetch] * fetches) for at in by_partition[partition]]
-                requests[partition] = [*(one for probe in probes for one in probe), self.seek_back(partition)]
-            for partition, exchanges in self.exchange(requests).items():
+                fetch = self.visitor.fetch(partition, escape=True)
+                probes = [(self.visitor.seek(partition, at), *[fetch] * fetches) for at in by_partition[partition]]
+                requests[partition] = [one for probe in probes for one in probe]
+            for partition, exchanges in self.visitor.exchange(requests).items():
                 try:
-                    unwrap_seek(exchanges[-1])  # before the replies are judged, because the group must be back
                     for number, position in enumerate(by_partition[partition]):
                         first = number * (1 + fetches)
                         answer = _answer(exchanges[first : first + 1 + fetches])
                         if answer is not None:
                             answers[partition, position] = answer
                 except TransportError as error:
-                    _log.info("%s", error)
-                    self.claims.mark_doubtful(partition)
-                    lost.add(partition)
-        return answers, lost
+                    self.visitor.failed(partition, error)
+                    has_failed = True
+        return answers, has_failed
 
 
 def has_message_at(
-    requests: GroupRequests, held: tuple[Broker, Partition, str], position: int, message_id: int, *, back_to: int
+    requests: GroupRequests, held: tuple[Broker, Partition, str], position: int, message_id: int
 ) -> bool:
     """Return True if the message is one of the first two that `partition` has at `position` or behind it.
 
     This is a probe for a task, which has its own claim: the client id in `held` must hold the partition, and no request
-    of it may be in flight. The group's position is `back_to` afterwards. Raise `TransportError` if the broker does not
-    answer.
+    of it may be in flight. Raise `TransportError` if the broker does not answer.
     """
-    sent = [
-        requests.register(*held, position),
-        *[requests.fetch(*held, escape=True)] * _FETCHES[1],
-        requests.register(*held, back_to),
-    ]
-    exchanges = list(zip(sent, send_requests(requests.settings, sent), strict=True))
-    unwrap_seek(exchanges[-1])
-    answer = _answer(exchanges[:-1])
+    sent = [requests.register(*held, position), *[requests.fetch(*held, escape=True)] * _FETCHES[1]]
+    answer = _answer(list(zip(sent, send_requests(requests.settings, sent), strict=True)))
     return isinstance(answer, ProbeResult) and message_id in answer.message_ids
 
 
@@ -242,15 +247,13 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
     return _OthersOnly(begin, is_certain)
 
 
-def _count(exchanges: Sequence[Exchange], group: int) -> MessageCount | None:
-    """Return None if the fetch did not begin at the group's position, or read nothing."""
-    (fetched, fetch_outcome), (rolled_back, outcome) = exchanges
+def _count(exchanges: Sequence[Exchange], position: int) -> MessageCount | None:
+    """Return None if the fetch did not begin at `position`, or read nothing."""
+    (fetched, fetch_outcome), seek_again = exchanges[1:]
+    begin, end = unwrap_seek(exchanges[0]).currOffset, unwrap_seek(seek_again).maxOffset
     fetch = unwrap_reply(fetch_outcome, broker_pb.GetMessageResponseB2C, fetched.what)
-    back = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, rolled_back.what)
-    if back.errCode != ErrCode.SUCCESS:
-        return None
-    if fetch.errCode == ErrCode.NOT_FOUND:
-        return MessageCount(0, back.maxOffset)
-    if fetch.errCode == ErrCode.SUCCESS and fetch.currOffset == group:
-        return MessageCount(len(fetch.messages), back.maxOffset)
+    if begin == position and fetch.errCode == ErrCode.NOT_FOUND:
+        return MessageCount(0, end)
+    if fetch.errCode == ErrCode.SUCCESS and fetch.currOffset == position:
+        return MessageCount(len(fetch.messages), end)
     return None

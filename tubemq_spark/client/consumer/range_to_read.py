@@ -31,16 +31,13 @@ class RangeToRead:
 
 @dataclass(frozen=True)
 class PartitionSnapshot:
-    """The state of a partition's broker and consumer group when its range was planned. It may have changed since.
+    """The state of a partition's broker when its range was planned. It may have changed since.
 
-    The reader takes the driver's claim, of `previous_client_id`, over without asking. If the partition `is_doubtful`, a
-    fetch of an earlier holder may still be running, and the reader reads the range twice and compares. It leaves the
-    group where it finds it, or at `group_position` if a killed reader may have moved the group; with None it leaves the
-    group at the start of the range. `flow_rules` are the master's rate limits for the group.
+    `holder` is the client that holds the partition in `group`, the user's group: a broker that still knows this claim
+    has not restarted since. `flow_rules` are the master's rate limits for that group.
     """
 
     broker: Broker
-    previous_client_id: str | None = None
-    is_doubtful: bool = False
-    group_position: int | None = None
+    group: str = ""
+    holder: str | None = None
     flow_rules: FlowRules = field(default_factory=FlowRules)

@@ -8,20 +8,18 @@ fetch tells two things: the messages that it returns, and how many bytes of the 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_requests import unwrap_seek
-from tubemq_spark.client.consumer.probe import Prober, write_batches
+from tubemq_spark.client.consumer.probe import write_batches
+from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-
-_log = logging.getLogger(__name__)
 
 _DATA_HEADER = 52  # bytes of a message in the data file besides its payload
 
@@ -48,37 +46,22 @@ class SizeSample(NamedTuple):
         return max(means, default=None)
 
 
-def sample_sizes(prober: Prober, places: Mapping[Partition, int]) -> dict[Partition, SizeSample]:
-    """Return a sample of each partition from its position on; the prober's claims must hold it. The group stays where
-    it is. A partition is left out if its broker gives no clear answer.
-
-    A claim that was lost is taken again. Raises as `Prober.probe`.
+def sample_sizes(visitor: Visitor, places: Mapping[Partition, int]) -> dict[Partition, SizeSample]:
+    """Return a sample of each partition from its position on. A partition is left out if its broker gives no clear
+    answer. Raise `AuthError`, `ConfigError` or `ServerError` for a permanent refusal.
     """
     samples: dict[Partition, SizeSample] = {}
-    lost: list[Partition] = []
     for batch in write_batches(list(places)):
-        requests = {
-            partition: [
-                prober.seek(partition, places[partition]),
-                prober.fetch(partition, escape=True),
-                prober.seek_back(partition),
-            ]
-            for partition in batch
-        }
-        for partition, (seek, fetch, back) in prober.exchange(requests).items():
+        requests = {one: [visitor.seek(one, places[one]), visitor.fetch(one, escape=True)] for one in batch}
+        for partition, (seek, fetch) in visitor.exchange(requests).items():
             try:
-                unwrap_seek(back)
                 at = unwrap_seek(seek)
                 reply = unwrap_reply(fetch[1], pb.GetMessageResponseB2C, fetch[0].what)
             except TransportError as error:
-                _log.info("%s", error)
-                prober.claims.mark_doubtful(partition)  # the fetch may still be running
-                lost.append(partition)
+                visitor.failed(partition, error)
                 continue
             if reply.errCode == ErrCode.SUCCESS:
                 payload = sum(len(message.payLoadData) for message in reply.messages)
                 entries = (max(at.maxOffset, reply.maxOffset) - at.currOffset) // UNIT
                 samples[partition] = SizeSample(len(reply.messages), payload, reply.currDataDlt, entries)
-    if lost:
-        prober.claim_again(lost)
     return samples

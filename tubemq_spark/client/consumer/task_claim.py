@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim of a task on the partition that it reads: acquire, prove, keep alive, release.
+"""The claim of a task on the partition that it reads, in a working group: acquire, prove, keep alive, release.
 
 A release does not cancel a running fetch, which then moves the next owner's cursor (see `claim_acquirer`). So a task
 releases its claim only after all its fetches were answered. A task that takes over from a client that may have left
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition, release_error
-from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Retries
@@ -59,58 +59,34 @@ class BrokerLocator:
                 self.broker = found
 
 
-@dataclass
-class _GroupReturn:
-    """Decides where a task leaves the group. `found` is where it stood before this task moved it."""
-
-    wanted: RangeToRead
-    planned: int | None
-    may_be_moved: bool  # an earlier reader of this range may have moved the group, before this task found it
-    found: int | None = None
-
-    @property
-    def position(self) -> int | None:
-        """None if this task did not move the group."""
-        if self.planned is None:
-            return self.wanted.start
-        if self.found is not None and self.may_be_moved and self.wanted.start <= self.found <= self.wanted.end:
-            return self.planned  # a reader of this range that is killed leaves the group inside the range
-        return self.found
-
-
 class ClaimRefusedError(Exception):
     """The broker refused a seek: the task must acquire the claim before the next one."""
 
 
 class TaskClaim:
-    """The claim of one task on the partition of `wanted`.
+    """The claim of one task on a partition, in a working group whose position means nothing.
 
-    `is_doubtful` is True while a fetch that nobody waits for may move the cursor. `same_broker` is True if the broker
-    has certainly not restarted since the range was planned.
+    `is_doubtful` is True while a fetch that nobody waits for may move the cursor.
     """
 
     def __init__(
         self,
         requests: GroupRequests,
         claim: ClaimId,
-        wanted: RangeToRead,
         snapshot: PartitionSnapshot,
         locator: BrokerLocator,
         claim_timeout: float,
-        *,
-        is_first: bool,
+        filters: tuple[str, ...] = (),
     ) -> None:
-        """`is_first` is True if no earlier attempt of this task can have moved the group."""
         self.requests = requests
         self.locator = locator
         self.client_id = str(claim)
         self.is_held = False
-        self.is_doubtful = snapshot.is_doubtful
-        self.same_broker = False
+        self.is_doubtful = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
         self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)
-        self._previous_client_id = snapshot.previous_client_id
-        self._group = _GroupReturn(wanted, snapshot.group_position, may_be_moved=not is_first)
+        self._snapshot = snapshot
+        self._filters = filters
         self._may_exist = False  # the claim has to be released
         self._is_tried = False
 
@@ -123,58 +99,48 @@ class TaskClaim:
     def may_claim_by_seek(self) -> bool:
         """Return True if the reader shall send its first seek as the claim, with fetches behind it in one write.
 
-        That saves a round trip. It is possible if the task need not learn the group's position before. A broker that
-        refuses the seek refuses these fetches, too: they move no cursor. It is tried once, because `acquire` deals with
-        other holders, old visit tokens and all other refusals.
+        That saves a round trip. A broker that refuses the seek refuses these fetches, too: they move no cursor. It is
+        tried once, because `acquire` deals with other holders, old visit tokens and all other refusals.
         """
-        return not self._is_tried and self._group.planned is None
+        return not self._is_tried
 
-    def claim_by_seek(self) -> ServerRequest | None:
-        """Return the release of the driver's claim, to be sent in the same write before the seek; None without one.
-
-        The requests are sent now: if the connection breaks, a fetch may be running.
-        """
+    def on_claim_by_seek(self) -> None:
+        """The requests are sent now: if the connection breaks, a fetch may be running."""
         self._is_tried = self._may_exist = True
-        previous = self._previous_client_id
-        return None if previous is None else self.requests.unregister(*self.place[:2], previous)
-
-    def on_released(self, request: ServerRequest, outcome: Outcome) -> None:
-        """Process the reply to the release. A broker that still knew the claim has not restarted since it was made."""
-        self.same_broker = release_error(request, outcome, accepted=()) is None
 
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
-        """Claim the partition, unless it is held. Fence predecessors and wait for other holders.
-
-        Return the reply if the claim was also a seek to `start`, else None. If the task must first learn the group's
-        position, the claim does not move the group, and the reader must wait for its reply before the first seek.
-        Otherwise a sibling could return the partition after the claim was refused and before the seek is accepted.
+        """Claim the partition by a seek to `start`, unless it is held. Fence predecessors and wait for other holders.
+        Return the reply to the seek, None if the partition was held.
 
         Raise `TransportError` if a retry may succeed, else as `ClaimConflict.must_fence`.
         """
-        group = self._group
-        position = start if group.planned is None or group.found is not None else None
-        filters = group.wanted.filters
         while not self.is_held:
-            previous = self._previous_client_id
-            target = ClaimTarget(self.requests, *self.place, position, filters=filters, release_first=previous)
+            target = ClaimTarget(self.requests, *self.place, start, filters=self._filters)
             sent_at = self.requests.settings.clock.monotonic()
             (answer,) = self._acquirer.attempt([target])
             if answer.was_fenced:
-                self._may_exist = group.may_be_moved = True
-            if answer.position is None:
-                self.is_doubtful = self.is_doubtful or self._acquirer.conflict.is_doubtful(target.where)
-                if answer.error is not None:
-                    raise answer.error
-                self._acquirer.conflict.pause()
-                retries.progress()  # the broker answers
-                continue
-            self.same_broker = self.same_broker or answer.first_was_released
-            self.is_held = self._may_exist = self._is_tried = True
-            self._previous_client_id, self.proven_at = None, sent_at
-            if position is not None:
+                self._may_exist = True
+            if answer.position is not None:
+                self.is_held = self._may_exist = True
+                self.proven_at = sent_at
                 return answer.position
-            group.found = answer.position.group
+            self.is_doubtful = self.is_doubtful or self._acquirer.conflict.is_doubtful(target.where)
+            if answer.error is not None:
+                raise answer.error
+            self._acquirer.conflict.pause()
+            retries.progress()  # the broker answers
         return None
+
+    def is_broker_the_same(self) -> bool:
+        """Return True if the broker has certainly not restarted since the range was planned: it still knows the claim
+        of the driver, whose next claim would have another client id. Raise `TransportError` if it does not answer."""
+        broker, partition, _ = self.place
+        if self._snapshot.holder is None:
+            return False
+        requests = replace(self.requests, group=self._snapshot.group)
+        request = requests.heartbeat(broker, self._snapshot.holder, [partition])
+        reply = unwrap_reply(self._send_now([request])[0], broker_pb.HeartBeatResponseB2C, request.what)
+        return reply.errCode == ErrCode.SUCCESS and not reply.failureInfo
 
     def prove(self, connection: Connection) -> None:
         """Make sure before a delivery that the claim is still held, unless a recent reply proves it."""
@@ -214,9 +180,9 @@ class TaskClaim:
         """Raise as `check`, and `ClaimRefusedError` if the claim must be acquired by `acquire`: another client holds
         the partition, the visit token is too old, or the seek that was to be the claim was refused."""
         if code == ErrCode.SUCCESS:
-            self.is_held, self._previous_client_id = True, None
+            self.is_held = True
         elif not self.is_held:
-            self._may_exist = self.same_broker = False
+            self._may_exist = False
             raise ClaimRefusedError(f"{what}: {code} {message}")
         elif code in (ErrCode.PARTITION_OCCUPIED, ErrCode.CERTIFICATE_FAILURE):
             raise ClaimRefusedError(f"{what}: {code} {message}")
@@ -232,25 +198,16 @@ class TaskClaim:
         """Record that requests may be running that nobody waits for. `release` leaves the claim then, unless it is
         acquired again: the next client that meets it knows that it must verify what it reads."""
         self.is_doubtful = self.is_doubtful or self._may_exist
-        self.is_held = self._may_exist = self.same_broker = False
+        self.is_held = self._may_exist = False
 
-    def release(self, known_position: int | None) -> None:
-        """Move the group where it belongs and release the claim, unless another client holds it. `known_position` is
-        the group's proven position, if any. A broker that does not answer lets the claim expire."""
+    def release(self) -> None:
+        """Release the claim. A broker that does not answer lets it expire."""
         if not self._may_exist:
             return
         self.is_held = self._may_exist = False
-        position = self._group.position
-        last = [self.requests.unregister(*self.place)]
+        request = self.requests.unregister(*self.place)
         try:
-            if position is not None and position != known_position:
-                proof = self.requests.roll_back(*self.place)
-                reply = unwrap_reply(self._send_now([proof])[0], broker_pb.CommitOffsetResponseB2C, proof.what)
-                if reply.errCode != ErrCode.SUCCESS:
-                    return
-                last.insert(0, self.requests.register(*self.place, position))
-            for request, outcome in zip(last, self._send_now(last), strict=True):
-                unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
+            unwrap_reply(self._send_now([request])[0], broker_pb.RegisterResponseB2C, request.what)
         except TubeMQError as error:
             _log.info("%s: could not release the claim: %s", self.locator.where, error)
 

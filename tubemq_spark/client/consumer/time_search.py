@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds positions by time in partitions that the driver holds (offsets for times, as Kafka clients call it).
+"""Finds positions by time (offsets for times, as Kafka clients call it).
 
 `protocol.index_search` explains what such a position means and decides where to probe next. Here the probes are sent,
 those of many partitions together. A binary search takes O(log n) probes among n entries if the messages have times.
@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple, cast
 
-from tubemq_spark.client.consumer.broker_requests import Exchange
-from tubemq_spark.client.consumer.probe import Prober, write_batches
+from tubemq_spark.client.consumer.broker_requests import Exchange, unwrap_seek
+from tubemq_spark.client.consumer.probe import Extent, write_batches
+from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
@@ -29,10 +30,6 @@ _log = logging.getLogger(__name__)
 _LEAST_LIMIT_MS = 200  # the shortest pause that a broker demands from a group that reads too fast
 
 
-class _ClaimLostError(Exception):
-    """The search cannot go on: the partition has to be claimed again first."""
-
-
 class _Refusal(NamedTuple):
     """Why a probe found nothing new. `pause` is the number of seconds that a rate-limited group must wait, else 0."""
 
@@ -41,24 +38,23 @@ class _Refusal(NamedTuple):
 
 
 def find_positions(
-    prober: Prober, moments: Mapping[Partition, int], earliest: Mapping[Partition, int], zone: tzinfo
+    visitor: Visitor, moments: Mapping[Partition, int], extents: Mapping[Partition, Extent], zone: tzinfo
 ) -> dict[Partition, int]:
     """Return for each partition of `moments` the position of its first message whose `$msgTime$`, a text in `zone`, is
-    not earlier; without such a message the end of the store, as the prober's claims know it.
+    not earlier; without such a message the end of its store in `extents`.
 
-    Moments are in microseconds since the epoch and are rounded down to their minutes. Positions are bytes of the index;
-    `earliest` has the beginnings of the stores. Raise as `run_searches`.
+    Moments are in microseconds since the epoch and are rounded down to their minutes. Positions are bytes of the index.
+    Raise as `run_searches`.
     """
     searches = {
         partition: Search(
             whole_minute(moment),
-            earliest[partition],
-            prober.claims.position(partition).end,
+            *extents[partition],
             lambda message: time_in(cast(Payload, message), zone),
         )
         for partition, moment in moments.items()
     }
-    found = run_searches(prober, searches, "a time")
+    found = run_searches(visitor, searches, "a time")
     untimed = [one for one, search in searches.items() if search.times.untimed and not search.times.are_found]
     if untimed:
         _log.warning(
@@ -69,17 +65,16 @@ def find_positions(
     return found
 
 
-def run_searches(prober: Prober, searches: Mapping[Partition, Search], what: str) -> dict[Partition, int]:
+def run_searches(visitor: Visitor, searches: Mapping[Partition, Search], what: str) -> dict[Partition, int]:
     """Return the position that each search finds. Error messages call the wanted message `what`.
 
-    The groups' positions do not change; when this raises, they usually are where they were, too. Searches whose broker
-    refused wait until the others are complete. A group that the cluster limits (452) waits as long as the limit lasts.
-    Raise `TransportError` if a claim was lost, or if a broker stays away or refuses for longer than the settings'
+    Searches whose broker refused wait until the others are complete. A group that the cluster limits (452) waits as
+    long as the limit lasts. Raise `TransportError` if a broker stays away or refuses for longer than the settings'
     `retry_for`; `NoTimesError` if the messages seem to have no times; `ServerError` or another `TubeMQError` for a
     permanent refusal.
     """
-    settings, goal = prober.session.settings, f"looking for {what}"
-    retries = Retries(_log, f"{goal} in group {prober.session.group}", settings.retry_for, clock=settings.clock)
+    settings, goal = visitor.session.settings, f"looking for {what}"
+    retries = Retries(_log, f"{goal} in group {visitor.group}", settings.retry_for, clock=settings.clock)
     waiting: dict[Partition, _Refusal] = {}
     warned: set[Partition] = set()
     active = list(searches)
@@ -95,7 +90,7 @@ def run_searches(prober: Prober, searches: Mapping[Partition, Search], what: str
                 )
             active, waiting = list(waiting), {}
         batch = write_batches(active)[0]
-        refused = _probe(prober, {partition: searches[partition] for partition in batch})
+        refused = _probe(visitor, {partition: searches[partition] for partition in batch})
         for partition in batch:
             if searches[partition].is_hopeless:
                 raise NoTimesError(
@@ -126,22 +121,20 @@ def _pause(retries: Retries, refusals: Collection[_Refusal]) -> str | None:
     return None if goes_on else least.text
 
 
-def _probe(prober: Prober, searches: Mapping[Partition, Search]) -> dict[Partition, _Refusal]:
+def _probe(visitor: Visitor, searches: Mapping[Partition, Search]) -> dict[Partition, _Refusal]:
     """Send the next probe of each search. Return the partitions whose search got no further."""
     requests: dict[Partition, list[ServerRequest]] = {}
     for partition, search in searches.items():
         probe = search.next_probe()
         assert probe is not None, f"{search!r} needs none"
-        fetches = [prober.fetch(partition, escape=False)] * probe.fetches
-        requests[partition] = [prober.seek(partition, probe.position), *fetches, prober.seek_back(partition)]
+        seek, fetch = visitor.seek(partition, probe.position), visitor.fetch(partition, escape=False)
+        requests[partition] = [seek, *[fetch] * probe.fetches, seek]
     refused: dict[Partition, _Refusal] = {}
-    for partition, exchanges in prober.exchange(requests).items():
+    for partition, exchanges in visitor.exchange(requests).items():
         try:
             refusal = _evaluate(searches[partition], exchanges)
-        except _ClaimLostError as lost:
-            raise TransportError(str(lost)) from None
         except TransportError as error:
-            prober.claims.mark_doubtful(partition)
+            visitor.failed(partition, error)
             refusal = _Refusal(str(error))
         if refusal is not None:
             refused[partition] = refusal
@@ -150,8 +143,7 @@ def _probe(prober: Prober, searches: Mapping[Partition, Search]) -> dict[Partiti
 
 def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
     """Pass the replies to `search`. Return why it got no further, None if it did."""
-    begin = _unwrap_seek(exchanges[0])
-    back = _unwrap_seek(exchanges[-1])  # before the replies are judged, because the group must be back
+    begin, again = unwrap_seek(exchanges[0]), unwrap_seek(exchanges[-1])
     found: list[Reply | NotFound] = []
     refusal = _Refusal(f"{exchanges[1][0].what}: nothing new was found at {begin.currOffset}")
     for request, outcome in exchanges[1:-1]:
@@ -159,7 +151,8 @@ def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
         if reply.errCode == ErrCode.SUCCESS:
             found.append(Reply(reply.currOffset, reply.messages))
             continue
-        _check_refusal(request, reply.errCode, reply.errMsg)
+        if reaction_to(reply.errCode) not in (Reaction.RETRY, Reaction.WAIT, Reaction.CLAIM_LOST):
+            raise error_for_code(reply.errCode, reply.errMsg, request.what)
         kind = not_found_kind(reply.errMsg) if reply.errCode == ErrCode.NOT_FOUND else NotFound.WAIT
         found.append(kind)
         if kind is NotFound.WAIT:
@@ -168,21 +161,4 @@ def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
                 pause = min(max(_LEAST_LIMIT_MS, reply.minLimitTime), LONGEST_WAIT) / 1000
                 refusal = _Refusal(f"{refusal.text}, asked again after {pause:g} s", pause)
             break
-    return None if search.found(begin.currOffset, found, back.maxOffset) else refusal
-
-
-def _unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
-    request, outcome = exchange
-    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
-    if reply.errCode != ErrCode.SUCCESS:
-        _check_refusal(request, reply.errCode, reply.errMsg)
-        raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
-    return reply
-
-
-def _check_refusal(request: ServerRequest, code: int, text: str) -> None:
-    """Raise an error unless the same request may succeed later."""
-    if code == ErrCode.PARTITION_OCCUPIED or reaction_to(code) is Reaction.CLAIM_LOST:
-        raise _ClaimLostError(f"{request.what}: the claim was lost ({code} {text})")
-    if reaction_to(code) not in (Reaction.RETRY, Reaction.WAIT):
-        raise error_for_code(code, text, request.what)
+    return None if search.found(begin.currOffset, found, again.maxOffset) else refusal

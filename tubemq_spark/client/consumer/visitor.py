@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Visits: a planner seeks and fetches at single positions of partitions, all in one write for each broker.
+
+A visitor keeps its claims, because the next visit needs them again. They expire soon after the last visit, and another
+visitor of the same group may end them before that: a visit has served its purpose once it is answered. So a claim that
+a killed visitor left is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.master_client import new_client_id
+from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, OccupiedError
+from tubemq_spark.client.consumer.working_group import look_group
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.constants import READ_EVERYTHING
+from tubemq_spark.protocol.metadata import Partition
+
+_log = logging.getLogger(__name__)
+
+_ROLE = "look"
+
+
+class Visitor:
+    """Visits partitions in the look group of the session's group. Not thread-safe."""
+
+    def __init__(self, session: ConsumerSession) -> None:
+        self.session = session
+        self.group = look_group(session.group)
+        self._client_id = new_client_id(_ROLE, session.settings.clock)
+        self._visited: set[Partition] = set()
+        self._in_the_way: dict[Partition, str] = {}  # the visitor that holds a partition
+
+    def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
+        """Return a seek. `policy` is what the fetches behind it may read."""
+        return self._requests.register(
+            self.session.broker(partition), partition, self._client_id, position, policy=policy
+        )
+
+    def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
+        """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
+        return self._requests.fetch(self.session.broker(partition), partition, self._client_id, escape=escape)
+
+    def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
+        """Send the requests of each partition, which begin with a seek, and return each of them with its outcome.
+
+        The caller passes each `TransportError` of `unwrap_seek` to `failed`, and tries again later.
+        """
+        sent: list[ServerRequest] = []
+        releases: list[ServerRequest] = []
+        for partition, several in requests.items():
+            if partition in self._in_the_way:
+                releases.append(self._release(partition, self._in_the_way.pop(partition)))
+            sent += several
+            self._visited.add(partition)
+        outcomes = iter(send_requests(self.session.settings, [*releases, *sent])[len(releases) :])
+        return {partition: [(one, next(outcomes)) for one in several] for partition, several in requests.items()}
+
+    def failed(self, partition: Partition, error: TransportError) -> None:
+        """Record why a visit failed. If another visitor holds the partition, the next visit ends that claim first."""
+        _log.info("%s", error)
+        if isinstance(error, OccupiedError) and error.holder.startswith(f"spark_{_ROLE}_"):
+            self._in_the_way[partition] = error.holder
+
+    def close(self) -> None:
+        """Release the claims. This raises nothing and does not wait for long."""
+        settings = self.session.settings
+        requests = [self._release(partition, self._client_id) for partition in self._visited]
+        self._visited.clear()
+        send_requests(settings, requests, min(settings.timings.claims_close_timeout, settings.rpc_timeout))
+
+    def _release(self, partition: Partition, client_id: str) -> ServerRequest:
+        return self._requests.unregister(self.session.broker(partition), partition, client_id)
+
+    @property
+    def _requests(self) -> GroupRequests:
+        return GroupRequests(self.session.settings, self.group, self.session.token)
