@@ -19,16 +19,12 @@ class Open(NamedTuple):
 
 
 KNOWN: tuple[Open, ...] = (
-    Open("rows_exact", "created anew", "a query that is catching up has no fingerprint of a store"),
-    Open("loss_reported", "created anew", "a query that is catching up has no fingerprint of a store"),
     Open("rows_exact", "a crash had freed", "a message that took a lost one's place before the query looked"),
     Open("loss_reported", "a crash had freed", "a message that took a lost one's place before the query looked"),
-    Open("rows_exact", "left out", "a topic that was left out and comes back is read again from its beginning"),
     Open("errors_explained", "Booked topic's count over max", "a process registers each topic that it ever wrote to"),
     Open("stored_once", "was switched on", "effectivelyOnce switched on while a batch is unfinished"),
     Open("stored_once", r"of stage (\d+) in .*of stage (?!\1)\d+", "an attempt of an earlier stage goes on to flush"),
     Open("key_order", "", "the first copy of a record that was sent again comes late"),
-    Open("loss_reported", "left out", "a topic that was left out and comes back is read again from its beginning"),
 )
 
 

@@ -8,6 +8,7 @@ moves the group's position there and asks for the log ends. Probes and tasks rea
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,8 @@ from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.log_fingerprint import KnownIds, Store
+from tubemq_spark.protocol.data_loss import loss_of
+from tubemq_spark.protocol.log_fingerprint import Fingerprints, KnownIds, Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition, counted_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
@@ -34,6 +36,8 @@ from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import TruncationCheck
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -170,7 +174,8 @@ class MicroBatchPlanner:
         log_ends = {partition: claims.position(partition).end for partition in begin}
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
         # both ends of every range.
-        new = self._partitions.discover(begin, claims, self._prober) if self._rate_limit.admits_new_partitions else {}
+        left = {**start.left, **{p: at for p, at in start.positions.items() if p not in begin}}
+        new = self._new_positions(begin, left, start.fingerprints, claims)
         new_ends = {partition: claims.position(partition).end for partition in new}
         ends = self._rate_limit.batch_end(
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
@@ -184,9 +189,28 @@ class MicroBatchPlanner:
         end = start
         if ends != start.positions:
             counted = counted_stores(self._session, ends)
-            end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty)
+            left = {partition: at for partition, at in left.items() if partition not in new}
+            end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty, left)
         self._verified_end, self._holders = end, holders
         return end, StreamOffset(start.query, {**log_ends, **new})
+
+    def _new_positions(
+        self, known: Positions, left: Positions, fingerprints: Fingerprints, claims: GroupClaims
+    ) -> dict[Partition, int]:
+        """Claim partitions that are new, and return where they are read from: those that the query has read before, and
+        `left`, go on there, if they still have the same messages."""
+        if not self._rate_limit.admits_new_partitions:
+            return {}
+        found = self._partitions.discover(known, claims, self._prober)
+        back = {partition: at for partition, at in left.items() if partition in found and at <= found[partition].end}
+        replaced = TruncationCheck(self._prober).lost_since(back, fingerprints) if back else {}
+        new: dict[Partition, int] = {}
+        for partition, (begin, _) in found.items():
+            goes_on = partition in back and partition not in replaced
+            new[partition] = back[partition] if goes_on else begin
+            what = "is there again; reading goes on" if goes_on else "is new; it is read from its beginning"
+            _log.info("%s %s at %d", partition, what, new[partition])
+        return new
 
     def _first_positions(self, claims: GroupClaims) -> Positions:
         """Return where a new query begins, and claim its partitions. Later calls return the same positions.
@@ -212,7 +236,8 @@ class MicroBatchPlanner:
                 f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a "
                 "query"
             )
-        end = self._partitions.without_unsubscribed(end)
+        planned, end = end, self._partitions.without_unsubscribed(end)
+        self._report_left_out(begin, planned.positions.keys() - end.positions.keys(), end)
         ids: dict[Partition, KnownIds] = {}
         if end == self._verified_end:  # only then did this run check the fingerprints just now
             ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
@@ -241,6 +266,17 @@ class MicroBatchPlanner:
         claim = replace(self._claims_of(end.query).claim, batch=self._batches)
         group = stream_group(options.group)
         return input_partitions(options, self._session, claim, to_read, snapshots, group, ids=ids, counted=end.counted)
+
+    def _report_left_out(self, begin: Positions, unnamed: Collection[Partition], end: StreamOffset) -> None:
+        """Report the parts of a planned batch that nobody reads, because the options do not name the partitions now."""
+        for partition in sorted(unnamed):
+            at, until = begin.get(partition, 0), end.left[partition]
+            if at < until:
+                text = (
+                    f"{partition}: options 'subscribe' and 'assign' do not name the partition any more, and [{at}, "
+                    f"{until}) of an unfinished batch is not read"
+                )
+                self._options.loss_policy.report(loss_of(partition, text, asked=at, offered=until))
 
     def _without_gone_partitions(
         self, begin: StreamOffset, expected: Collection[Partition], attempt: Callable[[GroupClaims], T]

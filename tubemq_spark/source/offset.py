@@ -3,7 +3,8 @@
 
     {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}},
      "marks": {"topic": {"brokerId:storeId": [[position, partitionId, messageId, seconds], ...]}},
-     "counted": {"topic": [brokerId, ...]}, "empty": {"topic": ["brokerId:partitionId", ...]}}
+     "counted": {"topic": [brokerId, ...]}, "empty": {"topic": ["brokerId:partitionId", ...]},
+     "left": {"topic": {"brokerId:partitionId": position}}}
 
 A position is the next one to read, in bytes of the index of the partition's store (28 a message); at the end of a range
 it is exclusive. `query` is a random id, made with the first offset; the query claims its partitions under it. The end
@@ -13,7 +14,9 @@ a restarted query for a new one. `marks` are the fingerprints of the stores, see
 store for itself; only there, rows of the batch that ends here have an offset. That is decided once, because a topic
 may get partitions before the batch is repeated. Initial offsets and offsets of older releases do not have it. `empty`
 names the partitions that have no message in the batch that ends here, as far as that is proven: no task reads them, so
-that a repeated batch has the same tasks with the same numbers.
+that a repeated batch has the same tasks with the same numbers. `left` has the positions of partitions that the query
+does not read any more, because the options do not name them or the cluster does not have them: it goes on there if they
+come back.
 
 All keys but `v`, `query` and `offsets` are optional, and unknown keys are ignored. So a new key that may be missing
 keeps `v`. Raise `v` only if an older release would read wrong rows.
@@ -54,13 +57,14 @@ class StreamOffset:
     fingerprints: Fingerprints = field(default_factory=dict)
     counted: Counted | None = None
     empty: frozenset[Partition] = frozenset()
+    left: Positions = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON that is always in the same order, because Spark compares offsets as text.
 
         Raise `ProtocolError` for a position that `from_json` would refuse: it would spoil the checkpoint for ever.
         """
-        for partition, position in [*self.positions.items(), *(self.initial or {}).items()]:
+        for partition, position in [*self.positions.items(), *(self.initial or {}).items(), *self.left.items()]:
             if not _is_position(position):
                 raise ProtocolError(
                     f"the query cannot begin or end at {position} of {partition}, where its broker says it stands: "
@@ -75,6 +79,8 @@ class StreamOffset:
             data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
         if self.empty:
             data["empty"] = {topic: list(keys) for topic, keys in _to_json(dict.fromkeys(self.empty)).items()}
+        if self.left:
+            data["left"] = _to_json(self.left)
         return data
 
     @classmethod
@@ -106,6 +112,7 @@ class StreamOffset:
                 frozenset(
                     partition_from_text(topic, key) for topic, keys in data.get("empty", {}).items() for key in keys
                 ),
+                positions_from_json(data.get("left", {})),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as cause:
             raise ConfigError(

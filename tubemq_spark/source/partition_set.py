@@ -10,7 +10,7 @@ from enum import Enum
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
-from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.data_loss import loss_of
@@ -32,7 +32,6 @@ class PartitionState:
     """What a run knows about one partition. Positions are bytes of the index, 28 a message."""
 
     status: Status = Status.PRESENT
-    read_up_to: int = 0  # of a partition that is gone
     committed: int | None = None  # up to where Spark is known to have committed
     accepted_loss: DataLossError | None = None  # of a lost tail; the next batch ends where the store goes on
 
@@ -70,26 +69,29 @@ class PartitionSet:
     def without_unsubscribed(self, offset: StreamOffset) -> StreamOffset:
         """Return the offset without partitions that the options do not name any more. Raise `ConfigError` instead if
         the query must fail on data loss."""
-        left_out = {partition for partition in offset.positions if not self._is_subscribed(partition)}
-        if not left_out:
+        unnamed = {partition for partition in offset.positions if not self._is_subscribed(partition)}
+        if not unnamed:
             return offset
-        names = ", ".join(sorted({partition.topic for partition in left_out}))
+        names = ", ".join(sorted({partition.topic for partition in unnamed}))
         if self._options.loss_policy.fail:
             raise ConfigError(
                 f"the checkpoint has positions of partitions of {names} that options 'subscribe' or 'assign' do not "
                 "name any more: name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go "
                 "on without them"
             )
-        if not all(self._is(partition, Status.GONE) for partition in left_out):
+        if not all(self._is(partition, Status.GONE) for partition in unnamed):
             _log.warning(
-                "[partition-left-out] %s is not read any more: options 'subscribe' and 'assign' do not name it", names
-            )
-            self._mark(left_out, offset)
-        return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
+                "[partition-left-out] %s is not read any more: options 'subscribe' and 'assign' do not name it. If "
+                "they name it again, the query goes on where it was", names,
+            )  # fmt: skip
+            self._mark(unnamed)
+        left = {partition: offset.positions[partition] for partition in unnamed}
+        positions = {partition: at for partition, at in offset.positions.items() if partition not in unnamed}
+        return replace(offset, positions=positions, left={**offset.left, **left})
 
-    def discover(self, known: Positions, claims: GroupClaims, prober: Prober) -> dict[Partition, int]:
-        """Return the earliest positions of partitions that are new, and claim them. One that its broker does not serve
-        is tried again after the next `metadataIntervalMs`, as is a master that does not answer."""
+    def discover(self, known: Positions, claims: GroupClaims, prober: Prober) -> dict[Partition, Extent]:
+        """Return where the stores of new partitions begin and end, and claim these partitions. One that its broker does
+        not serve is tried again after the next `metadataIntervalMs`, as is a master that does not answer."""
         is_due = self._refresh.passed
         if is_due:
             self._refresh_lists(len(known))
@@ -97,15 +99,9 @@ class PartitionSet:
         new = [p for p in self.listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
         if not new or not (new := self._claim_served(new, claims)):
             return {}
-        _log.info("new partitions, which are read from their beginning: %s", ", ".join(map(str, new)))
-        earliest = {partition: extent.begin for partition, extent in prober.extents(new).items()}
         for partition in new:
-            before = self._states.pop(partition, PartitionState())
-            # If the store has the position, it is the same partition. A shorter store belongs to a new partition.
-            if earliest[partition] < before.read_up_to <= claims.position(partition).end:
-                _log.info("%s is there again; reading goes on at %d", partition, before.read_up_to)
-                earliest[partition] = before.read_up_to
-        return earliest
+            self._states.pop(partition, None)
+        return prober.extents(new)
 
     def _refresh_lists(self, known: int) -> None:
         """Ask the master for the lists. A query that has `known` partitions needs no answer."""
@@ -173,7 +169,7 @@ class PartitionSet:
                     f"{position}, and all later messages are gone"
                 )
                 self._options.loss_policy.report(loss_of(partition, text, asked=position, offered=-1))
-            self._mark(gone, offset)
+            self._mark(gone)
             claims.drop(gone)
         if error is not None and not (gone and all(self._is(partition, Status.GONE) for partition in suspects)):
             raise error
@@ -213,10 +209,9 @@ class PartitionSet:
         state = self._states.get(partition)
         return status is (Status.PRESENT if state is None else state.status)
 
-    def _mark(self, gone: Collection[Partition], offset: StreamOffset) -> None:
+    def _mark(self, gone: Collection[Partition]) -> None:
         for partition in gone:
             self[partition].status = Status.GONE
-            self[partition].read_up_to = offset.positions.get(partition, 0)
 
 
 def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list[Partition]:

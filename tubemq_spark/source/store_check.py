@@ -17,8 +17,7 @@ from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, Kno
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 
-# More than a broker keeps unflushed of a store with the default settings: two memory blocks of 5 120 messages. Topics
-# may have larger blocks, so where more than this lies behind a position, the broker is asked what its files contain.
+# More than a broker keeps unflushed of a store with the default settings: two memory blocks of 5 120 messages.
 UNFLUSHED_AT_MOST = 20_000 * UNIT
 _RECENT = 60  # seconds
 
@@ -40,7 +39,6 @@ class StoreRange:
     partitions: Sequence[Partition]
     start: int
     end: int
-    log_end: int
     fingerprints: tuple[Fingerprint, ...]
 
     @property
@@ -52,13 +50,9 @@ class StoreRange:
         return self.end - UNIT
 
     @property
-    def is_far_behind(self) -> bool:
-        return self.log_end - self.end > UNFLUSHED_AT_MOST
-
-    @property
     def needs_flushed_end(self) -> bool:
-        """Whether the usual size of a broker's memory does not show which messages are safe from a crash."""
-        return self.start < self.end and (self.is_far_behind or (self.newest is None and self.start > 0))
+        """Whether a first fingerprint is needed that is safe from a crash."""
+        return self.newest is None and self.start > 0
 
     def state(self, fingerprint: Fingerprint, results: Results) -> FingerprintState:
         position = fingerprint.position
@@ -82,9 +76,7 @@ class StoreRange:
         return [(partition, position) for partition in self.partitions]
 
 
-def store_ranges(
-    begin: Positions, ends: Positions, log_ends: Positions, fingerprints: Fingerprints
-) -> Iterator[StoreRange]:
+def store_ranges(begin: Positions, ends: Positions, fingerprints: Fingerprints) -> Iterator[StoreRange]:
     """Yield the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
     stores: defaultdict[Store, dict[int, Partition]] = defaultdict(dict)
     for partition in begin:
@@ -96,7 +88,6 @@ def store_ranges(
             list(partitions.values()),
             min(begin[partition] for partition in partitions.values()),
             max(ends[partition] for partition in partitions.values()),
-            max(log_ends[partition] for partition in partitions.values()),
             tuple(one for one in fingerprints.get(store, ()) if one.partition_id in partitions),
         )
 
@@ -104,7 +95,7 @@ def store_ranges(
 def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, KnownIds]:
     """Return what was known of the message ids in [begin, ends) when `fingerprints`, those of `ends`, were taken."""
     found: dict[Partition, KnownIds] = {}
-    for batch in store_ranges(begin, ends, ends, fingerprints):
+    for batch in store_ranges(begin, ends, fingerprints):
         at = {one.position: one for one in batch.fingerprints}
         first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.last_entry)
         if last is None:
@@ -129,10 +120,9 @@ class StoreCheck:
 
     @property
     def needs_fingerprints(self) -> bool:
-        """Whether a crash may lose a message of the batch."""
+        """Whether the batch has entries, or the checkpoint a position that no fingerprint guards."""
         batch = self.batch
-        is_safe = batch.is_far_behind and self.flushed_end is not None and batch.end <= self.flushed_end
-        return batch.start < batch.end and not is_safe
+        return batch.start < batch.end or (batch.newest is None and batch.end > 0)
 
     # Positions to probe
 

@@ -50,13 +50,16 @@ class TruncationCheck:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Return where
         each partition of a truncated store goes on, and the fingerprints of the batch's end.
 
-        Stores from which the batch reads nothing are checked only with `idle_too`. The partitions in `empty` have no
-        message in the batch, nor behind it.
+        Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
+        new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it.
         """
+        has_news = any(begin[partition] != end for partition, end in ends.items() if partition in begin)
         batches = (
             batch
-            for batch in store_ranges(begin, ends, log_ends, fingerprints)
-            if idle_too or any(begin[partition] != ends[partition] for partition in batch.partitions)
+            for batch in store_ranges(begin, ends, fingerprints)
+            if idle_too
+            or (has_news and batch.newest is None)
+            or any(begin[partition] != ends[partition] for partition in batch.partitions)
         )
         found = dict(fingerprints)
         resume_at: dict[Partition, int] = {}
@@ -98,7 +101,7 @@ class TruncationCheck:
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
         """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""
         known = {partition: end for partition, end in ends.items() if partition.store in fingerprints}
-        batches = list(store_ranges(known, known, known, fingerprints))
+        batches = list(store_ranges(known, known, fingerprints))
         results = self.prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
         lost: dict[Partition, int] = {}
         for batch in batches:
