@@ -89,6 +89,12 @@ class Reading:
         return self._positions(self.checkpoint.committed - 1)
 
     @property
+    def left(self) -> Mapping[Partition, int]:
+        """Where the query was in partitions that it has left."""
+        number = self.checkpoint.committed - 1
+        return {} if number < 0 else self._offset(number).left
+
+    @property
     def logged(self) -> Mapping[Partition, int]:
         """Where the last batch in the offset log ends."""
         return self._positions(len(self.checkpoint.offsets) - 1)
@@ -218,6 +224,8 @@ class Reading:
             if not losses and not self.schedule.removed(report.partition):
                 raise BrokenError("loss_has_range", f"nothing is lost of {report.partition}: {report.text}")
             return
+        if self.schedule.was_left_out(report.partition) and "do not name" in report.text:
+            return
         first = report.first
         for loss in sorted(losses, key=lambda loss: loss.first):
             if loss.first <= first < loss.end:
@@ -276,7 +284,7 @@ class Group:
                 continue
             if invariant == "group_never_ahead" and position in self._at_begin[partition]:
                 continue
-            limit = max(ends.get(partition, -1), starts.get(partition, -1))
+            limit = max(ends.get(partition, -1), starts.get(partition, -1), self.reading.left.get(partition, -1))
             if position <= self.schedule.store_begin(partition):  # retention moves it
                 continue
             if limit < 0:  # nothing is known of it yet: it may be anywhere

@@ -25,7 +25,7 @@ from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.time_search import find_positions
-from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
@@ -74,7 +74,7 @@ class TopicReader:
         )
         self.reading_group = self.session.group if group is None else batch_group(group)
         self.partitions: list[Partition] = []
-        self._visitor = Visitor(self.session)
+        self._visitor = visitor_for(self.session)
         self._prober = Prober(self._visitor)
 
     def __enter__(self: R) -> R:

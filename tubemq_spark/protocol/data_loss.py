@@ -40,11 +40,10 @@ def is_replaced(ids: KnownIds, last: int | None) -> bool:
     If a broker crashes between the plan of a range and its reading, it may lose a part of the range and use the
     positions again for other messages. These have other ids (see `log_fingerprint`) and belong to a later range.
 
-    A crash loses the end of a store, so only the last message is checked: if any was replaced, it was. It proves the
-    loss if its id is known, and if a probe of the fingerprint at the last entry agrees: perhaps no fetch returns that
-    entry, and the fingerprint names the message behind it. Otherwise only a span of ids is known, which may be wrong:
-    times of fingerprints may be unknown, clocks change, and ids wrap. The last message is near the last fingerprint, so
-    it is rarely suspected.
+    A crash loses the end of a store, so only the last message is checked: if any was replaced, it was. This is only a
+    suspicion, which a probe of `ids.mark` must prove. Perhaps no fetch returns the last entry, and the fingerprint
+    names the message behind it. If its id is not known, the span of ids may be wrong: times of fingerprints may be
+    unknown, clocks change, and ids wrap. The last message is near the last fingerprint, so it is rarely suspected.
     """
     if ids.last is not None:
         return last != ids.last

@@ -69,10 +69,14 @@ class IdSpan(NamedTuple):
 
 
 class KnownIds(NamedTuple):
-    """The ids of the messages in a range of one partition: all are in `span`, the last is `last`. None if unknown."""
+    """The ids of the messages in a range of one partition: all are in `span`, the last is `last`. None if unknown.
+
+    `mark` is the fingerprint of the store's last entry in the range, maybe of another partition.
+    """
 
     span: IdSpan | None = None
     last: int | None = None
+    mark: Fingerprint | None = None
 
 
 UNKNOWN_IDS = KnownIds()

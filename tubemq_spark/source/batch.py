@@ -20,7 +20,7 @@ from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
-from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import NoTimesError
@@ -81,7 +81,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     # The tasks derive their claims from this one. Another plan of the application may run at the same time.
     label, reader = label_of(system.host_name()), system.token_hex(4)
     claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
-    visitor = Visitor(session)
+    visitor = visitor_for(session)
     try:
         partitions = partitions_to_read(options, session)
         prober = Prober(visitor)

@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client import system
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.size_sample import sample_sizes
-from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.visitor import Visitor, visitor_for
 from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
@@ -59,7 +60,7 @@ class MicroBatchPlanner:
         self._session = ConsumerSession(options.client, options.group, options.topics, options.filters)
         self._session.register()
         self._claims: GroupClaims | None = None
-        self._visitor = Visitor(self._session)
+        self._visitor = visitor_for(self._session)
         self._prober = Prober(self._visitor)
         self._partitions = PartitionSet(options, self._session)
         clock, timings = options.client.clock, options.client.timings
@@ -72,7 +73,6 @@ class MicroBatchPlanner:
         self._answer: _Answer | None = None
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
-        self._holders: Mapping[Partition, str | None] = {}  # the claims that the brokers knew before that check
         self._batches = 0  # that were planned
 
     def initial(self) -> StreamOffset:
@@ -170,7 +170,6 @@ class MicroBatchPlanner:
         else:
             begin = initial = self._first_positions(claims)
         claims.refresh(older_than=now)
-        holders = {partition: claims.client_id(partition) for partition in begin}
         log_ends = {partition: claims.position(partition).end for partition in begin}
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
         # both ends of every range.
@@ -180,8 +179,8 @@ class MicroBatchPlanner:
         ends = self._rate_limit.batch_end(
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
-        empty = _without_messages(self._prober, begin, ends, log_ends)
-        lost, fingerprints = TruncationCheck(self._prober).check(
+        empty = _without_messages(self._prober, self._session.cluster, begin, ends, log_ends)
+        lost, fingerprints = self._truncation_check.check(
             begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
         )
         self._accept_losses(lost_tails(begin, lost, log_ends), claims)
@@ -191,7 +190,7 @@ class MicroBatchPlanner:
             counted = counted_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
             end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty, left)
-        self._verified_end, self._holders = end, holders
+        self._verified_end = end
         return end, StreamOffset(start.query, {**log_ends, **new})
 
     def _new_positions(
@@ -203,7 +202,7 @@ class MicroBatchPlanner:
             return {}
         found = self._partitions.discover(known, claims, self._prober)
         back = {partition: at for partition, at in left.items() if partition in found and at <= found[partition].end}
-        replaced = TruncationCheck(self._prober).lost_since(back, fingerprints) if back else {}
+        replaced = self._truncation_check.lost_since(back, fingerprints) if back else {}
         new: dict[Partition, int] = {}
         for partition, (begin, _) in found.items():
             goes_on = partition in back and partition not in replaced
@@ -253,12 +252,7 @@ class MicroBatchPlanner:
         to_read = self._without_gone_partitions(replace(end, positions=begin), end.positions, find_ranges)
         to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
         snapshots = {
-            partition: PartitionSnapshot(
-                self._session.broker(partition),
-                self._session.group,
-                self._holders.get(partition) if ids else None,
-                self._session.flow_rules,
-            )
+            partition: PartitionSnapshot(self._session.broker(partition), self._visitor.group, self._session.flow_rules)
             for partition in to_read
         }
         self._answer = None
@@ -266,6 +260,10 @@ class MicroBatchPlanner:
         claim = replace(self._claims_of(end.query).claim, batch=self._batches)
         group = stream_group(options.group)
         return input_partitions(options, self._session, claim, to_read, snapshots, group, ids=ids, counted=end.counted)
+
+    @property
+    def _truncation_check(self) -> TruncationCheck:
+        return TruncationCheck(self._prober, self._session.cluster)
 
     def _report_left_out(self, begin: Positions, unnamed: Collection[Partition], end: StreamOffset) -> None:
         """Report the parts of a planned batch that nobody reads, because the options do not name the partitions now."""
@@ -299,7 +297,7 @@ class MicroBatchPlanner:
         ends = self._partitions.present(end.positions)
         if end == self._verified_end or not end.fingerprints:
             return ends
-        lost = TruncationCheck(self._prober).lost_since(ends, end.fingerprints)
+        lost = self._truncation_check.lost_since(ends, end.fingerprints)
         log_ends = {partition: extent.end for partition, extent in self._prober.extents(lost).items()}
         losses = lost_tails(ends, lost, log_ends)
         if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
@@ -344,7 +342,9 @@ def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Stor
     return found
 
 
-def _without_messages(prober: Prober, begin: Positions, ends: Positions, log_ends: Positions) -> frozenset[Partition]:
+def _without_messages(
+    prober: Prober, cluster: Cluster, begin: Positions, ends: Positions, log_ends: Positions
+) -> frozenset[Partition]:
     """Return the partitions that are proven to have no message in [begin, ends).
 
     Partitions may share a store, and index entries do not say whose they are. So a range of a shared store concerns all
@@ -356,7 +356,6 @@ def _without_messages(prober: Prober, begin: Positions, ends: Positions, log_end
     for partition in begin:
         if partition in ends:
             stores[partition.store].append(partition)
-    cluster = prober.visitor.session.cluster
     sparse = [
         partitions
         for partitions in stores.values()

@@ -101,10 +101,10 @@ def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -
         if last is None:
             continue
         span = None if first is None else span_between(first, last)
-        found |= dict.fromkeys(batch.partitions, KnownIds(span))
+        found |= dict.fromkeys(batch.partitions, KnownIds(span, mark=last))
         owner, _ = batch.place(last)
         if begin[owner] < ends[owner] == batch.end:
-            found[owner] = KnownIds(span, last.message_id)
+            found[owner] = KnownIds(span, last.message_id, last)
     return found
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -36,6 +37,7 @@ class TruncationCheck:
     """Checks stores. Only finds out; `LossPolicy` decides about losses. All methods raise as `Prober.extents`."""
 
     prober: Prober
+    cluster: Cluster
 
     def check(
         self,
@@ -115,7 +117,7 @@ class TruncationCheck:
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
         flushed_ends = self.prober.flushed_ends(unclear) if unclear else {}
-        partitions_in_store = self.prober.visitor.session.cluster.partitions_in_store
+        partitions_in_store = self.cluster.partitions_in_store
         return [
             StoreCheck(batch, results, now, partitions_in_store(one) == len(batch.partitions), flushed_ends.get(one))
             for one, batch in firsts.items()

@@ -10,11 +10,10 @@ forgot. The driver also claims all again once an hour, because servers drop grou
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import dataclass
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -35,31 +34,22 @@ _log = logging.getLogger(__name__)
 _UNKNOWN_POSITION = GroupPosition(-1, -1)
 
 
-class _State(Enum):
-    FREE = auto()  # never claimed
-    HELD = auto()
-    LOST = auto()  # the broker forgot it (restart, expiry) or another client took it
-
-
 @dataclass
 class _PartitionClaim:
     """The claim on one partition, or the attempts to get one."""
 
-    state: _State = _State.FREE
-    client_id: str = ""  # under which the partition is, or was, held
+    is_held: bool = False
+    was_held: bool = False  # by this client, now or before
+    may_exist: bool = False  # the broker may have made the claim, but did not confirm it
     position: GroupPosition = _UNKNOWN_POSITION  # as the broker reported it last
     claimed_at: float = 0.0  # on the monotonic clock
-    unanswered_id: str | None = None  # the client id of a claim that the broker may have made, but did not confirm
     is_suspect: bool = False  # a heartbeat's reply says that the partition is not held
     is_topic_unknown: bool = False
 
-    @property
-    def is_held(self) -> bool:
-        return self.state is _State.HELD
-
-    def on_acquired(self, client_id: str, position: GroupPosition, now: float) -> None:
+    def on_acquired(self, position: GroupPosition, now: float) -> None:
         self.is_topic_unknown = self.is_suspect = False
-        self.state, self.client_id, self.position, self.claimed_at = _State.HELD, client_id, position, now
+        self.is_held = self.was_held = True
+        self.position, self.claimed_at = position, now
 
 
 class GroupClaims:
@@ -68,6 +58,7 @@ class GroupClaims:
     def __init__(self, session: ConsumerSession, claim: ClaimId, claim_timeout: float) -> None:
         """`claim_timeout` is how many seconds to wait for a partition that another consumer holds."""
         self.claim = claim
+        self._client_id = str(claim)
         self._session = session
         self._settings = session.settings
         self._claim_timeout = claim_timeout
@@ -79,8 +70,8 @@ class GroupClaims:
         self._checks = 0  # how often the partitions were checked
 
     def __repr__(self) -> str:
-        counts = dict(sorted(Counter(claim.state.name for claim in self._claims.values()).items()))
-        return f"<GroupClaims {self.claim} of group {self._session.group}: {counts}>"
+        held = sum(claim.is_held for claim in self._claims.values())
+        return f"<GroupClaims {self.claim} holds {held} of {len(self._claims)} partitions in {self._session.group}>"
 
     def holds(self, partition: Partition) -> bool:
         return partition in self._claims and self._claims[partition].is_held
@@ -93,11 +84,6 @@ class GroupClaims:
     def unknown_topics(self) -> frozenset[Partition]:
         """The partitions whose brokers said last that they do not know the topic."""
         return frozenset(partition for partition, claim in self._claims.items() if claim.is_topic_unknown)
-
-    def client_id(self, partition: Partition) -> str | None:
-        """Return the client id under which the partition is held. After a broker forgot a claim, the next one has
-        another."""
-        return self._claims[partition].client_id if self.holds(partition) else None
 
     # Acquiring
 
@@ -166,24 +152,23 @@ class GroupClaims:
                 self._requests,
                 self._session.broker(partition),
                 partition,
-                # A held partition keeps its client id. The broker would refuse a newer one at first.
-                self.client_id(partition) or str(self.claim),
+                self._client_id,
                 position,
                 read_status,
                 release_after=release,
             )
             for partition, position in missing.items()
         ]
-        were_ours = {partition for partition in missing if self._claim_on(partition).client_id}
+        were_ours = {partition for partition in missing if self._claim_on(partition).was_held}
         answers = acquirer.attempt(targets, timeout, were_ours)
         retryable: TransportError | None = None
         fatal: TubeMQError | None = None  # raised after all answers, so that `release` knows the other claims
         for target, answer in zip(targets, answers, strict=True):
             claim = self._claim_on(target.partition)
-            claim.unanswered_id = None if answer.is_answered else target.client_id
+            claim.may_exist = not answer.is_answered
             claim.is_topic_unknown = claim.is_topic_unknown or answer.is_unknown_topic
             if answer.position is not None:
-                claim.on_acquired(target.client_id, answer.position, self._settings.clock.monotonic())
+                claim.on_acquired(answer.position, self._settings.clock.monotonic())
                 del missing[target.partition]
             if isinstance(answer.error, TransportError):
                 retryable = answer.error
@@ -246,7 +231,6 @@ class GroupClaims:
         requests = [self._requests.roll_back(*self._place(partition)) for partition in partitions]
         ends: dict[Store, int] = {}
         lost: dict[Partition, int | None] = {}
-        forgotten: list[Partition] = []
         outcomes = zip(requests, send_requests(self._settings, requests), strict=True)
         for partition, (request, outcome) in zip(partitions, outcomes, strict=True):
             claim = self._claims[partition]
@@ -265,18 +249,9 @@ class GroupClaims:
                 )  # fmt: skip
             except TransportError as error:
                 _log.info("%s", error)
-                forgotten.append(partition)
+                claim.is_held = False
             lost[partition] = claim.position.group
-        self._on_forgotten(forgotten)
         return ends, lost
-
-    def _on_forgotten(self, partitions: Collection[Partition]) -> None:
-        """The broker does not know these claims any more, or did not answer. The next ones have another client id, so
-        that the old one proves that the broker has not forgotten it, see `TaskClaim.is_broker_the_same`."""
-        for partition in partitions:
-            self._claims[partition].state = _State.LOST
-        if partitions:
-            self.claim = replace(self.claim, batch=self.claim.batch + 1)
 
     # Ending
 
@@ -292,12 +267,10 @@ class GroupClaims:
             self._stop_heartbeat()
             self._stop_heartbeat = None
         with self._claiming:
-            held = [(p, claim.client_id) for p, claim in self._claims.items() if claim.is_held]
-            held += [(p, claim.unanswered_id) for p, claim in self._claims.items() if claim.unanswered_id]
+            held = [self._place(one) for one, claim in self._claims.items() if claim.is_held or claim.may_exist]
             with self._lock:
                 self._claims.clear()
-            broker, unregister = self._session.broker, self._requests.unregister
-            requests = [unregister(broker(partition), partition, name) for partition, name in held]
+            requests = [self._requests.unregister(*place) for place in held]
             timeout = min(self._settings.timings.claims_close_timeout, self._settings.rpc_timeout)
             send_requests(self._settings, requests, timeout)
 
@@ -308,7 +281,8 @@ class GroupClaims:
             return  # the driver's thread is claiming
         try:
             lost = {p: self._claims[p].position.group for p in forgotten if self.holds(p)}
-            self._on_forgotten(lost)
+            for partition in lost:
+                self._claims[partition].is_held = False
             self._attempt(dict(lost), ReadStatus.NORMAL, self._new_acquirer(), self._beat_timeout)
         finally:
             self._claiming.release()
@@ -316,22 +290,21 @@ class GroupClaims:
     def _send_heartbeats(self) -> list[Partition]:
         """Return the partitions whose claims the brokers do not know any more."""
         with self._lock:
-            held: dict[tuple[Broker, str], list[Partition]] = {}
+            held: dict[Broker, list[Partition]] = {}
             for partition, claim in self._claims.items():
                 if claim.is_held:
-                    held.setdefault((self._session.broker(partition), claim.client_id), []).append(partition)
-        heartbeat = self._requests.heartbeat
-        requests = [heartbeat(broker, client_id, partitions) for (broker, client_id), partitions in held.items()]
+                    held.setdefault(self._session.broker(partition), []).append(partition)
+        requests = [self._requests.heartbeat(broker, self._client_id, several) for broker, several in held.items()]
         outcomes = send_requests(self._settings, requests, self._beat_timeout)
         forgotten: list[Partition] = []
-        for (broker, client_id), request, outcome in zip(held, requests, outcomes, strict=True):
+        for broker, request, outcome in zip(held, requests, outcomes, strict=True):
             # The next `refresh` meets a broker's errors, too, and handles them.
             with suppress(TubeMQError), self._lock:
                 reply = unwrap_reply(outcome, broker_pb.HeartBeatResponseB2C, request.what)
                 for failure in reply.failureInfo:
                     code, topic, partition_id = parse_failure_info(failure)
                     partition = Partition(broker.broker_id, topic, partition_id)
-                    if self.client_id(partition) == client_id:
+                    if self.holds(partition):
                         self._claims[partition].is_suspect = True
                         if code == ErrCode.HB_NO_NODE:
                             forgotten.append(partition)
@@ -346,7 +319,7 @@ class GroupClaims:
 
     def _place(self, partition: Partition) -> tuple[Broker, Partition, str]:
         """Return what each request needs: the broker, the held partition and the client id."""
-        return self._session.broker(partition), partition, self._claims[partition].client_id
+        return self._session.broker(partition), partition, self._client_id
 
     def _claim_on(self, partition: Partition) -> _PartitionClaim:
         with self._lock:

@@ -8,23 +8,26 @@ A message passes `FetchLoop` (requests in flight) and `PartitionReader` (exactne
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.fetch_loop import FetchLoop
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.loss_policy import FAIL, LossPolicy
-from tubemq_spark.client.consumer.probe import has_message_at
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.task_claim import BrokerLocator, TaskClaim
+from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.data_loss import is_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
+from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Broker
 
 DEPTH = 4  # fetches in flight
@@ -53,7 +56,8 @@ class PartitionReader:
         self._loss_policy = loss_policy
         requests = GroupRequests(settings, group, token)
         locator = BrokerLocator(settings, wanted.partition, snapshot.broker, find_broker)
-        self._claim = TaskClaim(requests, claim, snapshot, locator, claim_timeout, wanted.filters)
+        self._claim = TaskClaim(requests, claim, locator, claim_timeout, wanted.filters)
+        self._look_group = snapshot.look_group
         where = f"{wanted.partition} for group {group}"
         throttle = FetchThrottle(snapshot.flow_rules, bool(wanted.filters), where=where, clock=settings.clock)
         self._loop = FetchLoop(self._claim, wanted.filters, throttle)
@@ -102,28 +106,29 @@ class PartitionReader:
         Raise `DataLossError` or `PositionMovedError` if the range is not whole, else as `FetchLoop.read`.
         """
         wanted = self._wanted
-        ids = wanted.ids if end == wanted.end else wanted.ids._replace(last=None)
+        ids = wanted.ids if end == wanted.end else wanted.ids._replace(last=None, mark=None)
         last_id: int | None = None
         self._exact = ExactRange(wanted.partition, start, end, owns_store=wanted.owns_store, depth=self._depth)
         for batch in self._loop.read(self._exact):
             if batch.messages:
                 last_id = batch.messages[-1].messageId
             yield batch
-        # If the last entry of the range still has the message that it had when the range was planned, none was
-        # replaced. A broker that has not restarted has replaced no messages either.
-        if not is_replaced(ids, last_id):
-            return
-        try:
-            if not self._claim.is_broker_the_same() and not self._has_last(end, ids.last):
-                raise replaced_error(wanted.partition, start, end)
-        except TransportError:
-            self._claim.on_disconnect()
-            raise
+        if is_replaced(ids, last_id) and not self._has_mark(ids.mark):
+            raise replaced_error(wanted.partition, start, end)
 
-    def _has_last(self, end: int, message_id: int | None) -> bool:
-        last_entry = end - INDEX_MSG_UNIT_SIZE
-        held = self._claim.place
-        return message_id is not None and has_message_at(self._claim.requests, held, last_entry, message_id)
+    def _has_mark(self, mark: Fingerprint | None) -> bool:
+        """Return True if the message of the fingerprint is still there: then no message before it was replaced. Raise
+        `TransportError` if the broker does not tell."""
+        if mark is None:
+            return False
+        broker, partition, _ = self._claim.place
+        requests = replace(self._claim.requests, group=self._look_group)
+        place = partition._replace(partition_id=mark.partition_id), mark.position
+        with closing(Visitor(requests, lambda _: broker)) as visitor:
+            found = Prober(visitor).probe([place]).get(place)
+        if found is None:
+            raise TransportError(f"{place[0]} at {broker}: the broker does not tell what is stored at {mark.position}")
+        return found.begin == mark.position and mark.message_id in found.message_ids
 
     def _read_again(self, start: int, end: int, delivered: DeliveredLog) -> None:
         """Read the range once more, and raise `PositionMovedError` if it differs from what was delivered."""

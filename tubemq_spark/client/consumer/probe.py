@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, unwrap_seek
+from tubemq_spark.client.consumer.broker_requests import Exchange, unwrap_seek
 from tubemq_spark.client.consumer.visitor import Visitor
-from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries, RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.log_fingerprint import Store
-from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Prober:
 
     @property
     def settings(self) -> ClientSettings:
-        return self.visitor.session.settings
+        return self.visitor.settings
 
     def extents(self, partitions: Iterable[Partition]) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
@@ -201,19 +201,6 @@ class Prober:
                     self.visitor.failed(partition, error)
                     has_failed = True
         return answers, has_failed
-
-
-def has_message_at(
-    requests: GroupRequests, held: tuple[Broker, Partition, str], position: int, message_id: int
-) -> bool:
-    """Return True if the message is one of the first two that `partition` has at `position` or behind it.
-
-    This is a probe for a task, which has its own claim: the client id in `held` must hold the partition, and no request
-    of it may be in flight. Raise `TransportError` if the broker does not answer.
-    """
-    sent = [requests.register(*held, position), *[requests.fetch(*held, escape=True)] * _FETCHES[1]]
-    answer = _answer(list(zip(sent, send_requests(requests.settings, sent), strict=True)))
-    return isinstance(answer, ProbeResult) and message_id in answer.message_ids
 
 
 def write_batches(partitions: Sequence[Partition]) -> list[Sequence[Partition]]:

@@ -33,11 +33,10 @@ class RangeToRead:
 class PartitionSnapshot:
     """The state of a partition's broker when its range was planned. It may have changed since.
 
-    `holder` is the client that holds the partition in `group`, the user's group: a broker that still knows this claim
-    has not restarted since. `flow_rules` are the master's rate limits for that group.
+    `look_group` is where the reader may look at other partitions of the store. `flow_rules` are the master's rate
+    limits for the user's group.
     """
 
     broker: Broker
-    group: str = ""
-    holder: str | None = None
+    look_group: str = ""
     flow_rules: FlowRules = field(default_factory=FlowRules)

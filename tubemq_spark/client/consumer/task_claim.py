@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
-from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Retries
@@ -73,7 +71,6 @@ class TaskClaim:
         self,
         requests: GroupRequests,
         claim: ClaimId,
-        snapshot: PartitionSnapshot,
         locator: BrokerLocator,
         claim_timeout: float,
         filters: tuple[str, ...] = (),
@@ -85,7 +82,6 @@ class TaskClaim:
         self.is_doubtful = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
         self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)
-        self._snapshot = snapshot
         self._filters = filters
         self._may_exist = False  # the claim has to be released
         self._is_tried = False
@@ -130,17 +126,6 @@ class TaskClaim:
             self._acquirer.conflict.pause()
             retries.progress()  # the broker answers
         return None
-
-    def is_broker_the_same(self) -> bool:
-        """Return True if the broker has certainly not restarted since the range was planned: it still knows the claim
-        of the driver, whose next claim would have another client id. Raise `TransportError` if it does not answer."""
-        broker, partition, _ = self.place
-        if self._snapshot.holder is None:
-            return False
-        requests = replace(self.requests, group=self._snapshot.group)
-        request = requests.heartbeat(broker, self._snapshot.holder, [partition])
-        reply = unwrap_reply(self._send_now([request])[0], broker_pb.HeartBeatResponseB2C, request.what)
-        return reply.errCode == ErrCode.SUCCESS and not reply.failureInfo
 
     def prove(self, connection: Connection) -> None:
         """Make sure before a delivery that the claim is still held, unless a recent reply proves it."""

@@ -73,7 +73,7 @@ def run_searches(visitor: Visitor, searches: Mapping[Partition, Search], what: s
     `retry_for`; `NoTimesError` if the messages seem to have no times; `ServerError` or another `TubeMQError` for a
     permanent refusal.
     """
-    settings, goal = visitor.session.settings, f"looking for {what}"
+    settings, goal = visitor.settings, f"looking for {what}"
     retries = Retries(_log, f"{goal} in group {visitor.group}", settings.retry_for, clock=settings.clock)
     waiting: dict[Partition, _Refusal] = {}
     warned: set[Partition] = set()

@@ -9,7 +9,7 @@ a killed visitor left is in nobody's way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.master_client import new_client_id
@@ -18,7 +18,7 @@ from tubemq_spark.client.consumer.working_group import look_group
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_EVERYTHING
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Broker, Partition
 
 _log = logging.getLogger(__name__)
 
@@ -26,24 +26,24 @@ _ROLE = "look"
 
 
 class Visitor:
-    """Visits partitions in the look group of the session's group. Not thread-safe."""
+    """Visits partitions in a look group. Not thread-safe."""
 
-    def __init__(self, session: ConsumerSession) -> None:
-        self.session = session
-        self.group = look_group(session.group)
-        self._client_id = new_client_id(_ROLE, session.settings.clock)
+    def __init__(self, requests: GroupRequests, broker_of: Callable[[Partition], Broker]) -> None:
+        self.settings = requests.settings
+        self.group = requests.group
+        self._requests = requests
+        self._broker_of = broker_of
+        self._client_id = new_client_id(_ROLE, self.settings.clock)
         self._visited: set[Partition] = set()
         self._in_the_way: dict[Partition, str] = {}  # the visitor that holds a partition
 
     def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
         """Return a seek. `policy` is what the fetches behind it may read."""
-        return self._requests.register(
-            self.session.broker(partition), partition, self._client_id, position, policy=policy
-        )
+        return self._requests.register(self._broker_of(partition), partition, self._client_id, position, policy=policy)
 
     def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
         """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
-        return self._requests.fetch(self.session.broker(partition), partition, self._client_id, escape=escape)
+        return self._requests.fetch(self._broker_of(partition), partition, self._client_id, escape=escape)
 
     def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
         """Send the requests of each partition, which begin with a seek, and return each of them with its outcome.
@@ -57,7 +57,7 @@ class Visitor:
                 releases.append(self._release(partition, self._in_the_way.pop(partition)))
             sent += several
             self._visited.add(partition)
-        outcomes = iter(send_requests(self.session.settings, [*releases, *sent])[len(releases) :])
+        outcomes = iter(send_requests(self.settings, [*releases, *sent])[len(releases) :])
         return {partition: [(one, next(outcomes)) for one in several] for partition, several in requests.items()}
 
     def failed(self, partition: Partition, error: TransportError) -> None:
@@ -68,14 +68,15 @@ class Visitor:
 
     def close(self) -> None:
         """Release the claims. This raises nothing and does not wait for long."""
-        settings = self.session.settings
+        timings = self.settings.timings
         requests = [self._release(partition, self._client_id) for partition in self._visited]
         self._visited.clear()
-        send_requests(settings, requests, min(settings.timings.claims_close_timeout, settings.rpc_timeout))
+        send_requests(self.settings, requests, min(timings.claims_close_timeout, self.settings.rpc_timeout))
 
     def _release(self, partition: Partition, client_id: str) -> ServerRequest:
-        return self._requests.unregister(self.session.broker(partition), partition, client_id)
+        return self._requests.unregister(self._broker_of(partition), partition, client_id)
 
-    @property
-    def _requests(self) -> GroupRequests:
-        return GroupRequests(self.session.settings, self.group, self.session.token)
+
+def visitor_for(session: ConsumerSession) -> Visitor:
+    """Return a visitor in the look group of the session's group."""
+    return Visitor(GroupRequests(session.settings, look_group(session.group), session.token), session.broker)
