@@ -237,9 +237,6 @@ class MicroBatchPlanner:
             )
         planned, end = end, self._partitions.without_unsubscribed(end)
         self._report_left_out(begin, planned.positions.keys() - end.positions.keys(), end)
-        ids: dict[Partition, KnownIds] = {}
-        if end == self._verified_end:  # only then did this run check the fingerprints just now
-            ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
 
         def find_ranges(claims: GroupClaims) -> Ranges:
             # A restarted query repeats a batch before it asks for the next one.
@@ -251,6 +248,9 @@ class MicroBatchPlanner:
         options = self._options
         to_read = self._without_gone_partitions(replace(end, positions=begin), end.positions, find_ranges)
         to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
+        ids: dict[Partition, KnownIds] = {}
+        if end == self._verified_end:  # only then were the fingerprints checked just now
+            ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
         snapshots = {
             partition: PartitionSnapshot(self._session.broker(partition), self._visitor.group, self._session.flow_rules)
             for partition in to_read

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tubemq_spark.client.consumer.broker_requests import Exchange, unwrap_seek
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
-from tubemq_spark.client.retries import Retries, RetryBackoff
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_FILES
@@ -27,7 +27,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 _log = logging.getLogger(__name__)
 
 _PARTITIONS_PER_WRITE = 32  # a reply may have half a megabyte, and all replies of one write are kept in memory
-_FETCHES = (1, 4, 16, 16, 16, 16)  # of each attempt: other partitions' messages may fill a fetch
+_FETCHES = (1, 4, 16)  # of each attempt: other partitions' messages may fill a fetch
 
 PartitionPosition = tuple[Partition, int]
 
@@ -81,22 +81,29 @@ class Prober:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
 
-        Raise `AuthError`, `ConfigError` or `ServerError` for a permanent refusal.
+        Raise as `extents`.
         """
         wanted = missing = sorted(set(places))
         results: dict[PartitionPosition, ProbeResult] = {}
-        backoff = RetryBackoff(self.settings.retry_for, clock=self.settings.clock)
-        for fetches in _FETCHES:
-            answers, has_failed = self._attempt(missing, fetches)
+        retries = self._retries("probing stores")
+        sizes = iter(_FETCHES)
+        fetches = next(sizes)
+        while missing:
+            answers, problem = self._attempt(missing, fetches)
             for place, answer in answers.items():
                 if isinstance(answer, ProbeResult):
                     results[place] = answer
                 elif answer.is_certain and place in only_exact:
                     results[place] = ProbeResult(answer.begin, (), is_conclusive=False)
-            is_last_size = fetches == _FETCHES[-1]
-            missing = [place for place in missing if place not in results and not (is_last_size and place in answers)]
-            if not missing or ((has_failed or is_last_size) and not backoff.pause()):
-                break
+            missing = [place for place in missing if place not in results]
+            if problem is not None:
+                self._on_failed(retries, problem, {partition for partition, _ in missing})
+            elif fetches < _FETCHES[-1]:
+                fetches = next(sizes)
+            else:
+                missing = [place for place in missing if place not in answers]
+                if missing and not retries.pause():
+                    break
         for partition, position in wanted:
             if (partition, position) not in results:
                 _log.info("%s: the broker does not tell for now what is stored at %d", partition, position)
@@ -115,8 +122,7 @@ class Prober:
         wanted = list(partitions)
         missing = {partition.store: partition for partition in wanted}
         found: dict[Store, Extent] = {}
-        what, retry_for = f"asking for the ends of stores in group {self.visitor.group}", self.settings.retry_for
-        retries = Retries(_log, what, retry_for, clock=self.settings.clock)
+        retries = self._retries("asking for the ends of stores")
         while missing:
             problem: TransportError | None = None
             requests = {partition: [self.visitor.seek(partition, 0)] for partition in missing.values()}
@@ -129,12 +135,8 @@ class Prober:
                 else:
                     found[partition.store] = Extent(reply.currOffset, reply.maxOffset)
                     del missing[partition.store]
-            if problem is not None and not retries.failed(f"{problem}; {len(missing)} stores are missing"):
-                raise TransportError(
-                    f"{problem}; gave up after {retry_for:g} s. Check that the broker runs and can be reached from "
-                    "the driver",
-                    unserved=frozenset(one for one in wanted if one.store in missing),
-                )
+            if problem is not None:
+                self._on_failed(retries, problem, [one for one in wanted if one.store in missing])
         return {partition: found[partition.store] for partition in wanted}
 
     def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -175,15 +177,28 @@ class Prober:
                     counts[partition] = count
         return counts
 
+    def _retries(self, what: str) -> Retries:
+        settings = self.settings
+        return Retries(_log, f"{what} in group {self.visitor.group}", settings.retry_for, clock=settings.clock)
+
+    def _on_failed(self, retries: Retries, problem: TransportError, unserved: Collection[Partition]) -> None:
+        """Pause before the next attempt, or raise `TransportError`."""
+        if not retries.failed(f"{problem}; {len(unserved)} partitions are missing"):
+            raise TransportError(
+                f"{problem}; gave up after {self.settings.retry_for:g} s. Check that the broker runs and can be "
+                "reached from this machine",
+                unserved=frozenset(unserved),
+            )
+
     def _attempt(
         self, places: Iterable[PartitionPosition], fetches: int
-    ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], bool]:
-        """Return the clear answers, and whether a broker did not answer."""
+    ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], TransportError | None]:
+        """Return the clear answers, and an error if a broker did not answer."""
         by_partition: dict[Partition, list[int]] = {}
         for partition, position in places:
             by_partition.setdefault(partition, []).append(position)
         answers: dict[PartitionPosition, ProbeResult | _OthersOnly] = {}
-        has_failed = False
+        problem: TransportError | None = None
         for batch in write_batches(list(by_partition)):
             requests: dict[Partition, list[ServerRequest]] = {}
             for partition in batch:
@@ -199,8 +214,8 @@ class Prober:
                             answers[partition, position] = answer
                 except TransportError as error:
                     self.visitor.failed(partition, error)
-                    has_failed = True
-        return answers, has_failed
+                    problem = error
+        return answers, problem
 
 
 def write_batches(partitions: Sequence[Partition]) -> list[Sequence[Partition]]:
