@@ -19,8 +19,6 @@ class Open(NamedTuple):
 
 
 KNOWN: tuple[Open, ...] = (
-    Open("rows_exact", "a crash had freed", "a message that took a lost one's place before the query looked"),
-    Open("loss_reported", "a crash had freed", "a message that took a lost one's place before the query looked"),
     Open("errors_explained", "Booked topic's count over max", "a process registers each topic that it ever wrote to"),
     Open("stored_once", "was switched on", "effectivelyOnce switched on while a batch is unfinished"),
     Open("stored_once", r"of stage (\d+) in .*of stage (?!\1)\d+", "an attempt of an earlier stage goes on to flush"),

@@ -174,6 +174,8 @@ class Reading:
                             "rows_exact", f"{message} is missing; the query is at {end}{self._of(message)}"
                         )
                 elif self._must_be_reported(message, end) and not self._is_reported(message):
+                    if message.lost == RETENTION and self._took_a_place(message):
+                        continue  # nobody can see that it was there
                     if self._is_refilled(message) and any(r.partition.store == partition.store for r in self.reports):
                         continue
                     raise BrokenError(
@@ -194,11 +196,16 @@ class Reading:
             return ", in a store that was created anew"
         if self.schedule.was_left_out(partition):
             return ", of a topic that was left out for a while"
-        took_place = any(
-            loss.store == partition.store and loss.first <= message.position < loss.end and loss.at <= message.at
+        return ", at a position that a crash had freed" if self._took_a_place(message) else ""
+
+    def _took_a_place(self, message: Message) -> bool:
+        """Return True if the message has the position of one that was lost before."""
+        return any(
+            loss.store == message.partition.store
+            and loss.first <= message.position < loss.end
+            and loss.at <= message.at
             for loss in self.schedule.truth.losses
         )
-        return ", at a position that a crash had freed" if took_place else ""
 
     def _is_refilled(self, message: Message) -> bool:
         """Return True if other messages took the place of a lost tail before the query looked: it then reports the

@@ -272,7 +272,7 @@ class ReadingSchedule(Schedule):
             self.guarded(self.reading.reported, error)
             self.options["failondataloss"] = "false"  # as the error advises
             return
-        if isinstance(error, PartitionOccupiedError) and query.batches and self._strangers:
+        if isinstance(error, PartitionOccupiedError) and query.batches and self._strangers and not self.claims_may_end:
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
             return
         recent = {what for at, what in self.troubles if now - at < 200.0}

@@ -36,7 +36,7 @@ from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
 from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails, ranges, read_status
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
-from tubemq_spark.source.truncation_check import TruncationCheck
+from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
 
 _log = logging.getLogger(__name__)
 
@@ -111,34 +111,34 @@ class MicroBatchPlanner:
         now = self._options.client.clock.monotonic()
         begin = self._partitions.without_unsubscribed(start)
         end, log_ends = self._without_gone_partitions(
-            begin, begin.positions, lambda claims: self._find_end(begin, claims, now, limited)
+            begin, begin.positions, lambda claims: self._try_to_find_end(begin, claims, now, limited)
         )
         self._answer = _Answer(start, limited, end, log_ends)
         self._poll_interval.polled(has_news=last is None or log_ends.positions != start.positions)
         return end
 
     def commit(self, offset: StreamOffset) -> None:
-        """Move the group forward to `offset`, which Spark has committed, each partition once.
+        """Move the group forward to `offset`, which Spark has committed, each partition once. Spark may pass an older
+        offset than to `latest`.
 
         With `commitOffsets` false, the partitions are claimed and the group stays where it is.
         """
+        self._move_group(offset, is_latest=False)
+
+    def _move_group(self, offset: StreamOffset, *, is_latest: bool) -> None:
+        """Move the group to `offset`, which the checkpoint holds: it decides, even if the group is ahead."""
         claims = self._claims_of(offset.query)
-        positions = self._partitions.committed(offset.positions)
         moves: dict[Partition, int | None] = {}
-        for partition, position in positions.items():
+        for partition, position in self._partitions.committed(offset.positions).items():
             before = self._partitions[partition].committed
-            position = max(position, before or 0)
-            group, end = claims.position(partition) if claims.holds(partition) else (-1, -1)
-            # At first the group may be anywhere: the checkpoint decides, even if the group is ahead. After a broker
-            # crash, it may be beyond the end.
-            if not position <= group <= end or (before is None and group != position):
-                moves[partition] = position
+            target = position if is_latest or before is None else max(position, before)
+            if not claims.holds(partition) or claims.position(partition).group != target:
+                moves[partition] = target
         if not self._options.commit_offsets:
             moves = {partition: None for partition in moves if not claims.holds(partition)}
         claims.take(moves)
-        for partition, position in positions.items():
-            state = self._partitions[partition]
-            state.committed = max(position, state.committed or 0)
+        for partition, moved_to in moves.items():
+            self._partitions[partition].committed = moved_to
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
         """Return the tasks for [start, end).
@@ -158,6 +158,16 @@ class MicroBatchPlanner:
         self._visitor.close()
         self._session.close()
 
+    def _try_to_find_end(
+        self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
+    ) -> tuple[StreamOffset, StreamOffset]:
+        while True:
+            try:
+                return self._find_end(start, claims, now, limited)
+            except StoreChangedError as changed:
+                _log.info("%s; asking again where it ends", changed)
+                now = self._options.client.clock.monotonic()
+
     def _find_end(
         self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
     ) -> tuple[StreamOffset, StreamOffset]:
@@ -166,7 +176,7 @@ class MicroBatchPlanner:
         # Losses, too, may leave an offset without positions.
         if start.positions or self._planned is not None or start.query != self._initial.query:
             begin: Positions = self._partitions.present(start.positions)
-            self.commit(start)
+            self._move_group(start, is_latest=True)
         else:
             begin = initial = self._first_positions(claims)
         claims.refresh(older_than=now)
@@ -241,7 +251,9 @@ class MicroBatchPlanner:
         def find_ranges(claims: GroupClaims) -> Ranges:
             # A restarted query repeats a batch before it asks for the next one.
             if start.positions:
-                self.commit(start)
+                # An end before the start is an accepted loss.
+                earlier = {p: min(at, end.positions.get(p, at)) for p, at in begin.items()}
+                self._move_group(replace(start, positions=earlier), is_latest=True)
             claims.take({partition: None for partition in begin if not claims.holds(partition)}, read_status(options))
             return ranges(begin, self._stored_ends(end))
 

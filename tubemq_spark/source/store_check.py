@@ -197,6 +197,12 @@ class StoreCheck:
         places = self.batch.places(position)
         return {place[0]: self.results[place] for place in places if place in self.results}
 
+    @property
+    def is_too_short(self) -> bool:
+        """Whether a seek to the batch's last entry led to an earlier position."""
+        last = self.batch.last_entry
+        return any(result.begin < last for result in self._results_at(last).values())
+
     def new_fingerprints(self) -> Iterator[Fingerprint]:
         """Yield a fingerprint of the batch's last message; of its first one, where no fingerprint is near; and, if
         the store had none before, one that is surely flushed.

@@ -32,6 +32,10 @@ _log = logging.getLogger(__name__)
 _STORES_AT_ONCE = 128
 
 
+class StoreChangedError(Exception):
+    """A store became shorter while it was checked."""
+
+
 @dataclass(frozen=True)
 class TruncationCheck:
     """Checks stores. Only finds out; `LossPolicy` decides about losses. All methods raise as `Prober.extents`."""
@@ -50,7 +54,8 @@ class TruncationCheck:
         empty: Collection[Partition] = frozenset(),
     ) -> tuple[dict[Partition, int], Fingerprints]:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Return where
-        each partition of a truncated store goes on, and the fingerprints of the batch's end.
+        each partition of a truncated store goes on, and the fingerprints of the batch's end. Raise `StoreChangedError`
+        if a store does not reach to the batch's end any more.
 
         Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
         new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it.
@@ -98,6 +103,8 @@ class TruncationCheck:
             if any(position < begin[partition] for partition, position in goes_on.items()):
                 resume_at |= goes_on
             elif check.needs_fingerprints:
+                if check.is_too_short:
+                    raise StoreChangedError(f"the store {batch.store} has become shorter")
                 found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], now)
 
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:

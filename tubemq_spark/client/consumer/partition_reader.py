@@ -105,22 +105,25 @@ class PartitionReader:
 
         Raise `DataLossError` or `PositionMovedError` if the range is not whole, else as `FetchLoop.read`.
         """
-        wanted = self._wanted
-        ids = wanted.ids if end == wanted.end else wanted.ids._replace(last=None, mark=None)
+        wanted, ids = self._wanted, self._wanted.ids
         last_id: int | None = None
         self._exact = ExactRange(wanted.partition, start, end, owns_store=wanted.owns_store, depth=self._depth)
         for batch in self._loop.read(self._exact):
             if batch.messages:
                 last_id = batch.messages[-1].messageId
             yield batch
-        if is_replaced(ids, last_id) and not self._has_mark(ids.mark):
+        if ids.mark is None or last_id is None:
+            return
+        if end == wanted.end:
+            is_intact = not is_replaced(ids, last_id) or self._has_mark(ids.mark)
+        else:  # the tail was lost, with the mark: the store may have got other messages before its new end
+            is_intact = ids.span is not None and ids.span.has(last_id)
+        if not is_intact:
             raise replaced_error(wanted.partition, start, end)
 
-    def _has_mark(self, mark: Fingerprint | None) -> bool:
+    def _has_mark(self, mark: Fingerprint) -> bool:
         """Return True if the message of the fingerprint is still there: then no message before it was replaced. Raise
         `TransportError` if the broker does not tell."""
-        if mark is None:
-            return False
         broker, partition, _ = self._claim.place
         requests = replace(self._claim.requests, group=self._look_group)
         place = partition._replace(partition_id=mark.partition_id), mark.position
