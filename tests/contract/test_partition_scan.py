@@ -62,9 +62,9 @@ def test_a_scan_finds_the_messages_of_its_range(
         end = filled.end(partition)
         assert list(scanner.scan_partition(partition)) == filled.rows(partition)
         assert list(scanner.scan_partition(partition, end, margin=0)) == []
-        assert list(scanner.scan_partition(partition, end + 5 * UNIT, margin=10)) == filled.rows(
-            partition, end - 10 * UNIT
-        )
+        for until in (None, end + 9 * UNIT):  # as after a crash, which may have moved the end back
+            rows = list(scanner.scan_partition(partition, end + 5 * UNIT, until, margin=10))
+            assert rows == filled.rows(partition, end - 10 * UNIT)
         for _ in range(3):
             since, until = sorted(UNIT * rng.randint(0, end // UNIT) for _ in range(2))
             margin = rng.choice((0, 1, 100, MARGIN))
