@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.documentation.pages import blocks
-from tests.spark_jvm import quick_start
-
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = "tubemq_spark.pytest_plugin"
 
@@ -49,26 +46,6 @@ def passed(done: subprocess.CompletedProcess[str]) -> int:
     found = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
     return int(found[1])
-
-
-@pytest.mark.thorough  # tests/documentation runs the whole page, with fixtures of its own
-def test_the_first_example_of_the_testing_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the fixture `spark` that the page shows."""
-    conftest, example = [block.code for block in blocks("docs/howto/testing.md")][:2]
-    assert "def spark():" in conftest
-    assert "def test_" in example
-    (tmp_path / "conftest.py").write_text(conftest)
-    (tmp_path / "test_example.py").write_text(example)
-    # The virtual environment is not active, and the `python3` on the PATH does not work.
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", quick_start())
-    python = tmp_path / "bin" / "python3"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\nexit 1\n")
-    python.chmod(0o755)
-    # Spark's own warnings are not errors.
-    done = run_pytest(tmp_path, "-W", "default", PATH=f"{python.parent}:{os.environ['PATH']}")
-    assert passed(done) == 1
 
 
 @pytest.mark.parametrize(

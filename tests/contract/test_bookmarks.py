@@ -3,28 +3,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 import pytest
 
 from tests import messages, reading
 from tests.clocks import SkippingClock
-from tests.clusters import LAYOUTS, Cluster, Layout
-from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, running
-from tests.messages import bring_into_files
+from tests.clusters import Cluster, Layout
+from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
-from tests.real.topics import FLUSH_NEVER
-from tubemq_spark.client import forget_servers
-from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition
@@ -199,24 +190,6 @@ def test_a_batch_without_messages_counts_as_untried(small: Scene) -> None:
         small.commit(2)
 
 
-def test_each_query_and_topic_has_its_own_bookmarks(
-    small: Scene, shared_topic: Callable[[Cluster, Layout], str]
-) -> None:
-    other = Scene(small.cluster, small.session, small.base, shared_topic(small.cluster, "one"))
-    both = read_bookmarks(small.session, small.base, [*small.partitions, *other.partitions, *small.partitions])
-    assert sorted(both) == sorted(small.partitions + other.partitions)
-    begins = small.ends() | other.ends()
-    small.read("another")
-    small.send(9)
-    other.send(9)
-    small.commit(1)
-    assert {p: bookmark.before(2) for p, bookmark in other.read().items()} == {p: begins[p] for p in other.partitions}
-    assert {p: bookmark.before(2) for p, bookmark in small.read("another").items()} == {
-        p: begins[p] for p in small.partitions
-    }
-    assert {p: bookmark.before(2) for p, bookmark in small.read().items()} == small.ends()
-
-
 # Other clients
 
 
@@ -235,15 +208,6 @@ def test_the_claim_of_another_process_is_taken_over(
     assert pauses == []
 
 
-def test_another_consumer_is_waited_for(small: Scene, pauses: list[Callable[[], object]]) -> None:
-    group, partition = bookmark_group(small.base, 0), small.partitions[1]
-    assert reading.register(small.cluster, group, partition, STRANGER, 0).errCode == 200
-    pauses += [lambda: None, lambda: reading.unregister(small.cluster, group, partition, STRANGER)]
-    small.commit(0)
-    assert small.group_positions(0) == small.ends()
-    assert pauses == []
-
-
 def test_the_error_names_a_consumer_that_keeps_the_group(small: Scene) -> None:
     group, partition = bookmark_group(small.base, 0), small.partitions[1]
     assert reading.register(small.cluster, group, partition, STRANGER, 0).errCode == 200
@@ -258,125 +222,3 @@ def test_the_error_names_a_consumer_that_keeps_the_group(small: Scene) -> None:
     # All the others were moved.
     assert small.group_positions(0) == {p: 0 if p == partition else end for p, end in small.ends().items()}
     session.close()
-
-
-def read_in_turn(settings: ClientSettings, base: str, topic: str, times: int) -> list[dict[Partition, Bookmark]]:
-    """Read the bookmarks in a process of its own."""
-    try:
-        with SESSIONS().lease(settings) as session:
-            session.add_topics([topic])
-            return [read_bookmarks(session, base, session.cluster.partitions(topic)) for _ in range(times)]
-    finally:
-        forget_servers()
-
-
-def test_threads_and_processes_may_read_bookmarks_at_once(small: Scene) -> None:
-    """They read while another client commits. Each of them sees a position that was committed."""
-    small.send(9)
-    first = small.read()
-    ends = [small.ends()]
-    settings = small.session.settings
-    with ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(2))
-        processes = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-        asked = [
-            pool.submit(read_in_turn, settings, small.base, small.topic, 10) for pool in (threads, threads, processes)
-        ]
-        while not all(one.done() for one in asked):
-            small.send(3)
-            ends.append(small.ends())
-            small.commit(0)
-    for one in asked:
-        for partition in small.partitions:
-            positions = [bookmarks[partition].even for bookmarks in one.result()]
-            assert positions == sorted(positions)
-            assert set(positions) <= {end[partition] for end in ends}
-            assert {bookmarks[partition].odd for bookmarks in one.result()} == {first[partition].odd}
-    assert small.group_positions(0) == small.ends()
-
-
-# Brokers that are away or crash: a cluster of this module alone, because the tests stop it
-
-
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
-def brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    spec = replace(LAYOUTS["three"], settings=FLUSH_NEVER)  # else no tail is lost
-    with running(request.param, topics=dict.fromkeys(("away", "back", "crashed"), spec)) as cluster:
-        yield cluster
-
-
-def opened(
-    stack: ExitStack,
-    cluster: Cluster,
-    topic: str,
-    base: str,
-    retry_for: float = 300.0,
-    clock: Clock = SYSTEM_CLOCK,
-) -> Scene:
-    settings = replace(messages.settings(cluster), retry_for=retry_for, clock=clock)
-    return Scene(cluster, stack.enter_context(SESSIONS().lease(settings)), base, topic)
-
-
-def test_the_error_names_a_broker_that_is_away_after_the_others_were_moved(brokers: Cluster, group: str) -> None:
-    with ExitStack() as stack:
-        scene = opened(stack, brokers, "away", group, retry_for=0.3)
-        first = scene.read()
-        scene.send(12)
-        ends = scene.ends()
-        brokers.stop_broker(2)
-        away = {p for p in scene.partitions if p.broker_id == 2}
-        for what in (scene.read, lambda: scene.commit(0)):
-            with pytest.raises(
-                TransportError, match=r"at broker 2 at .* gave up after 0\.3 s, with 3 of 6 partitions"
-            ) as raised:
-                what()
-            assert raised.value.unserved == away
-        brokers.start_broker(2)
-        settled = opened(stack, brokers, "away", group)
-        bookmarks = settled.read()
-        assert {p: bookmark.even for p, bookmark in bookmarks.items()} == {p: 0 if p in away else ends[p] for p in ends}
-        assert {p: bookmark.odd for p, bookmark in bookmarks.items()} == {
-            p: bookmark.odd for p, bookmark in first.items()
-        }
-
-
-def test_a_broker_that_comes_back_is_asked_again(brokers: Cluster, group: str) -> None:
-    with ExitStack() as stack:
-        started: list[int] = []
-
-        def start(seconds: float) -> None:
-            if not started:
-                started.append(2)
-                brokers.start_broker(2)
-            else:
-                time.sleep(seconds)  # a real broker needs some time
-
-        scene = opened(stack, brokers, "back", group, clock=SkippingClock(start))
-        scene.read()
-        scene.send(12)
-        brokers.stop_broker(2)
-        scene.commit(1)
-        assert started == [2]
-        assert scene.group_positions(1) == scene.ends()
-
-
-def test_a_crash_leaves_bookmarks_at_their_last_or_an_earlier_position(brokers: Cluster, group: str) -> None:
-    """They may be behind the end, because the messages that were not flushed are lost."""
-    with ExitStack() as stack:
-        scene = opened(stack, brokers, "crashed", group)
-        crashed = [p for p in scene.partitions if p.broker_id == 1]
-        scene.send(30, crashed)
-        scene.read()
-        scene.commit(0)
-        bring_into_files(brokers, ["crashed"])  # groups' positions too
-        scene.send(60, crashed)
-        scene.commit(0)
-        brokers.kill_broker(1)
-        brokers.start_broker(1)
-        for partition, bookmark in scene.read().items():
-            flushed, moved = (30 * UNIT, 90 * UNIT) if partition in crashed else (0, 0)
-            assert bookmark.even in (flushed, moved)
-            assert bookmark.odd == flushed
-            assert bookmark.end == flushed, "the tail was not lost, so this proves nothing"
-        scene.commit(0)
-        assert scene.group_positions(0) == scene.ends()

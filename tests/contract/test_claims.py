@@ -12,10 +12,8 @@ import pytest
 
 from tests import messages, reading
 from tests.clusters import Cluster
-from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
 from tubemq_spark.client.consumer.claim_acquirer import ClaimConflict
-from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -52,15 +50,8 @@ class Shelf:
         where = self.cluster, self.group, self.partition, self.start, self.end
         return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, previous_client_id=previous).batches()
 
-    def remote_reader(self) -> RemoteReader:
-        wanted = reading.wanted(self.cluster, self.partition, self.start, self.end)
-        return RemoteReader(self.cluster, self.group, wanted, reading.next_claim())
-
     def read(self) -> list[Row]:
         return reading.rows_of(self.reader())
-
-    def ids(self, count: int) -> list[int]:
-        return [row.message_id for row in self.rows[:count]]
 
     def register(self, client_id: object, position: int | None = None) -> int:
         """The error code."""
@@ -106,44 +97,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 
 
 # Attempts of one query
-
-
-def test_the_successor_of_a_killed_reader_reads_at_once(shelf: Shelf, waits: list[Callable[[], object]]) -> None:
-    with shelf.remote_reader() as killed:
-        first = killed.next_piece()
-        assert 0 < len(first) < len(shelf.rows)
-        assert first == shelf.ids(len(first))
-    assert shelf.register(STRANGER) == 410  # for the claim outlives who had it
-
-    assert shelf.read() == shelf.rows
-    assert shelf.group_position() == shelf.start
-
-
-@pytest.mark.parametrize(
-    "leaves", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["that holds on", "that has left"]
-)
-def test_a_reader_that_wakes_after_its_successor_delivers_nothing(shelf: Shelf, leaves: bool) -> None:
-    with shelf.remote_reader() as old:
-        first = old.next_piece()
-        assert first == shelf.ids(len(first))
-        old.stop()
-        stopped_at = time.monotonic()
-        old.ask()
-        while True:
-            successor = shelf.reader()
-            rows = reading.rows_of(successor if leaves else islice(successor, 1))
-            assert rows == shelf.rows[: len(rows)]
-            if time.monotonic() - stopped_at > DEFAULT_TIMINGS.claim_proof_max_age:
-                break
-        assert (len(rows) == len(shelf.rows)) == leaves
-
-        old.wake()
-
-        assert old.answer() == []
-        assert old.ended == "FencedError"
-    if not leaves:
-        assert rows + reading.rows_of(successor) == shelf.rows
-    assert shelf.group_position() == shelf.start
 
 
 @pytest.mark.parametrize("share", [0, 2 / 3], ids=["after the first batch", "late"])
@@ -220,14 +173,6 @@ def test_reading_starts_when_the_other_consumer_leaves(shelf: Shelf, waits: list
     waits += [lambda: None, lambda: shelf.unregister(STRANGER)]
     assert reading.rows_of(shelf.reader(claim_timeout=45)) == shelf.rows
     assert waits == []
-
-
-def test_a_task_takes_a_lent_partition_from_the_driver(shelf: Shelf) -> None:
-    lender = str(ClaimId("a driver of another name", run=9, batch=9))
-    assert shelf.register(lender, shelf.start) == 200
-    with pytest.raises(PartitionOccupiedError):
-        next(shelf.reader())
-    assert reading.rows_of(shelf.reader(previous=lender)) == shelf.rows
 
 
 @pytest.mark.parametrize("where", ["earliest", "start", "middle", "end", "latest", "gone"])

@@ -9,14 +9,12 @@ start and the partition is free.
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import pytest
 
@@ -25,7 +23,6 @@ from tests.clusters import SEGMENT, Cluster, Layout
 from tests.clusters.servers import BOTH, EACH_FRAMING
 from tests.messages import Sent
 from tests.reading import UNIT, Row
-from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ, MESSAGE_SIZE_SLACK
 from tubemq_spark.protocol.metadata import Partition
 
@@ -224,22 +221,3 @@ def test_across_the_ends_of_index_segments(
     edges = scene.cluster.segments(next(iter(scene.sent)))
     assert len(edges) >= LONG // SEGMENT, "the index has fewer segments than the test is about"
     scene.check(SEGMENTS, edges)
-
-
-@pytest.mark.parametrize("batches", [1, 2, 5])
-def test_the_group_stands_at_the_start_while_a_range_is_read(
-    early: Early, group: str, rng: random.Random, batches: int
-) -> None:
-    scene = early.flushed(early.long, group, rng)
-    partition, sent = next(iter(scene.sent.items()))
-    start, end = 100 * UNIT, reading.end_of(sent)
-    claim = reading.next_claim()
-    reading_on = reading.reader(scene.cluster, group, partition, start, end, claim=claim).batches()
-    rows = reading.rows_of(islice(reading_on, batches))
-    assert rows == scene.expected(partition, start, end)[: len(rows)]
-
-    reading.unregister(scene.cluster, group, partition, str(claim))  # or nobody else could look
-
-    assert reading.group_position(scene.cluster, group, partition).group == start
-    with pytest.raises(FencedError, match=re.escape(str(claim))):
-        reading.rows_of(reading_on)

@@ -2,8 +2,7 @@
 """A broker loses messages that a query has read, and stores others at their positions before the query reads on.
 
 This is the contract on both servers; on a real one it may have to wait until message ids distinguish old messages, so
-it is thorough there. `tests/source/test_truncation_check.py` tests the decisions of the check, and
-`test_broker_crash.py` what a crash of a real broker does.
+it is thorough there. `tests/source/test_truncation_check.py` tests the decisions of the check.
 """
 
 from __future__ import annotations

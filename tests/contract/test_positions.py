@@ -17,7 +17,7 @@ from tests.reading import UNIT
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.errors import FencedError, PartitionOccupiedError
+from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
 from tubemq_spark.protocol.metadata import Partition
@@ -114,15 +114,6 @@ def test_a_refresh_updates_the_ends_and_moves_no_group(scene: Scene) -> None:
     assert scene.positions() == scene.all_at(5 * UNIT)
 
 
-def test_a_refresh_skips_recent_claims(scene: Scene) -> None:
-    with scene.driver() as claims:
-        before = time.monotonic()
-        claims.take(scene.all_at(0))
-        messages.send(scene.cluster, messages.numbered(scene.partitions, len(scene.partitions)))
-        claims.refresh(before)
-        assert {partition: claims.position(partition).end for partition in scene.partitions} == scene.ends
-
-
 def test_the_earliest_positions_are_found_without_moving_the_group(scene: Scene) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(9 * UNIT))
@@ -130,34 +121,6 @@ def test_the_earliest_positions_are_found_without_moving_the_group(scene: Scene)
         claims.refresh(time.monotonic())
         assert {claims.position(partition).group for partition in scene.partitions} == {9 * UNIT}
     assert scene.positions() == scene.all_at(9 * UNIT)
-
-
-def test_the_driver_lends_claims_and_takes_them_back_at_the_committed_position(scene: Scene) -> None:
-    with scene.driver() as claims:
-        claims.take(scene.all_at(0))
-        for end in (10 * UNIT, 30 * UNIT):
-            start = claims.position(scene.partitions[0]).group
-            names = {partition: claims.client_id(partition) for partition in scene.partitions}
-            claims.lend(scene.partitions)
-            task = replace(claims.next_batch(), task=0)
-            for partition in scene.partitions:
-                reading.rows_of(
-                    reading.reader(
-                        scene.cluster,
-                        scene.group,
-                        partition,
-                        start,
-                        end,
-                        claim=task,
-                        previous_client_id=names[partition],
-                    ).batches()
-                )
-            claims.refresh(time.monotonic())  # which is not about lent ones
-            assert scene.positions() == scene.all_at(start)
-            claims.take(scene.all_at(end))
-            with pytest.raises(AssertionError, match=f"410 .* {claims.claim}"):
-                scene.group_position(scene.partitions[0])
-    assert scene.positions() == scene.all_at(30 * UNIT)
 
 
 def test_the_driver_fences_a_task_that_still_holds_a_partition(scene: Scene) -> None:
@@ -218,29 +181,3 @@ def test_a_newer_run_takes_over_and_the_older_run_fails(scene: Scene) -> None:
         second.refresh(time.monotonic())
         assert all(second.holds(partition) for partition in scene.partitions)
     assert scene.positions() == scene.all_at(10 * UNIT)
-
-
-def test_two_runs_that_claim_different_partitions_first_do_not_block_each_other(scene: Scene) -> None:
-    older = ClaimId(reading.new_query(), run=1, batch=1)
-    with scene.driver(older) as first, scene.driver(replace(older, run=2)) as second:
-        half = len(scene.partitions) // 2
-        first.take(dict.fromkeys(scene.partitions[:half], 0))
-        second.take(dict.fromkeys(scene.partitions[half:], 0))
-        with pytest.raises(FencedError, match=r"that began later, .* Check that the query does not run twice"):
-            first.take(dict.fromkeys(scene.partitions[half:], 0))
-        second.take(dict.fromkeys(scene.partitions[:half], 0))
-        assert all(second.holds(partition) for partition in scene.partitions)
-
-
-def test_the_driver_fails_while_another_consumer_holds_a_partition(scene: Scene) -> None:
-    occupied = scene.partitions[-1]
-    assert reading.register(scene.cluster, scene.group, occupied, STRANGER).errCode == 200
-    with scene.driver(claim_timeout=0.1) as claims:
-        with pytest.raises(PartitionOccupiedError, match=f"{occupied} at .*: {STRANGER}. Stop it") as raised:
-            claims.take(scene.anywhere())
-        assert (type(raised.value), raised.value.holder) == (PartitionOccupiedError, STRANGER)
-
-        assert reading.unregister(scene.cluster, scene.group, occupied, STRANGER).errCode == 200
-        claims.take(scene.anywhere())
-        assert all(claims.holds(partition) for partition in scene.partitions)
-    assert scene.positions() == scene.all_at(0)

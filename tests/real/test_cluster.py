@@ -7,7 +7,7 @@ from tests.real.cluster import RealTubeMQ, TopicSpec
 
 
 @pytest.mark.real
-@pytest.mark.thorough  # tests/contract/test_broker_crash.py kills and starts brokers too
+@pytest.mark.thorough  # tests/contract/test_stories.py kills and starts brokers too
 def test_a_killed_broker_comes_back() -> None:
     with RealTubeMQ(topics={"demo": TopicSpec(partitions=2)}) as tubemq:
         before = tubemq.pids["broker-1"]

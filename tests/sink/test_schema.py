@@ -12,11 +12,9 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
-    NullType,
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
 
@@ -53,21 +51,7 @@ def test_columns_are_accepted(columns: StructType) -> None:
 @pytest.mark.parametrize(
     ("columns", "error"),
     [
-        (schema("topic"), "column 'value' .* is missing; the frame has topic"),
         (schema(), "column 'value' .* is missing; the frame has no columns"),
-        (schema(value=INT), "column 'value' has the type int; expected binary or string"),
-        (schema("value", topic=INT), "column 'topic' has the type int; expected string"),
-        (schema("value", topic=NullType()), "column 'topic' has the type void; expected string"),
-        (schema("value", "attributes"), "column 'attributes' has the type string; expected map<string,string>"),
-        (schema("value", attributes=MapType(STRING, INT)), "'attributes' has the type map<string,int>; expected"),
-        (schema("value", msg_type=INT), "column 'msg_type' has the type int; expected string"),
-        (schema("value", msg_time=LongType()), "column 'msg_time' has the type bigint; expected timestamp, or string"),
-        (schema("value", msg_time=TimestampNTZType()), "column 'msg_time' has the type timestamp_ntz; expected"),
-        (schema("value", key=INT), "column 'key' has the type int; expected binary or string"),
-        (schema("value", "partition", broker_id=INT), "column 'partition' has the type string; expected int"),
-        (schema("value", partition=LongType(), broker_id=INT), "'partition' has the type bigint; expected int"),
-        (schema("value", partition=INT), "column 'partition' comes without column 'broker_id'; a target needs both"),
-        (schema("value", broker_id=INT), "column 'broker_id' comes without column 'partition'; a target needs both"),
         (
             schema("value", "city", "Value"),
             "^columns 'city', 'Value' are unknown to the sink; the sink accepts value .*them$",
@@ -77,13 +61,17 @@ def test_columns_are_accepted(columns: StructType) -> None:
             "^columns 'id', 'body' are unknown to the sink, and column 'value' is missing; the sink",
         ),
         (schema("id", "topic"), "^column 'id' is unknown to the sink, and column 'value' is missing; the sink accepts"),
-        (schema("value", "offset"), "column 'offset' has the type string; expected bigint"),
         (schema("topic", offset=LongType()), "column 'value' .* is missing; the frame has topic, offset"),
         (schema("value", "value"), "column 'value' is present more than once"),
+        (
+            schema("value", inlong_index=INT),
+            "column 'inlong_index' is a position in a pack that was read; drop it before",
+        ),
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
 )
 def test_columns_are_refused(columns: StructType, error: str) -> None:
+    """tests/sink_options/test_columns.py has the types of each column, and single columns."""
     with pytest.raises(ConfigError, match=error):
         check_columns(columns, "demo")
 
@@ -105,10 +93,6 @@ def test_columns_of_packs_are_accepted(columns: dict[str, DataType]) -> None:
             schema("value"),
             "columns 'inlong_group', 'inlong_stream' are missing; messageFormat=inlongmsg needs inlong_gr",
         ),
-        (schema("value", "inlong_group"), "column 'inlong_stream' is missing; messageFormat=inlongmsg needs"),
-        (schema("value", inlong_group=INT, inlong_stream=STRING), "'inlong_group' has the type int; expected string"),
-        (schema("value", **PACKED, inlong_time=STRING), "'inlong_time' has the type string; expected timestamp"),
-        (schema("value", **PACKED, inlong_attributes=STRING), "'inlong_attributes' has the type string; expected map"),
         (schema("value", **PACKED, inlong_index=INT), "'inlong_index' is a position in a pack that was read; drop it"),
         (
             schema("value", "city", **PACKED),
@@ -120,28 +104,6 @@ def test_columns_of_packs_are_accepted(columns: dict[str, DataType]) -> None:
 def test_columns_of_packs_are_refused(columns: StructType, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         check_columns(columns, "demo", "inlongmsg")
-
-
-@pytest.mark.parametrize(
-    ("columns", "error"),
-    [
-        (
-            PACKED,
-            "columns 'inlong_group', 'inlong_stream' are accepted only with messageFormat=inlongmsg; set that, or drop",
-        ),
-        ({"inlong_index": INT}, "column 'inlong_index' is a position in a pack that was read; drop it before"),
-    ],
-    ids=["packs", "index"],
-)
-def test_columns_of_packs_need_the_message_format(columns: dict[str, DataType], error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        check_columns(schema("value", **columns), "demo")
-
-
-def test_a_topic_is_required() -> None:
-    check_columns(schema("value", "topic"), None)
-    with pytest.raises(ConfigError, match="give option 'topic' or a column 'topic'"):
-        check_columns(schema("value"), None)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)

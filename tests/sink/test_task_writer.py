@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import BinaryType, StructType
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
@@ -18,7 +17,6 @@ from tests.sending import bodies_in, connect, settings
 from tests.stored import stored_in
 from tubemq_spark.client.producer.record_run import RecordRun
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
-from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.task_writer import write_batches, write_rows
@@ -32,7 +30,6 @@ TYPES = {
     "msg_type": pa.string(),
     "msg_time": pa.string(),
 }
-SCHEMA = StructType().add("value", BinaryType())
 
 
 @pytest.fixture
@@ -55,41 +52,6 @@ def messages(cluster: EmbeddedCluster, topic: str = "demo") -> list[StoredMessag
     return cluster.tubemq.messages(topic)
 
 
-def test_a_message_has_all_parts_of_its_row(cluster: EmbeddedCluster) -> None:
-    row = {
-        "value": b"hello",
-        "topic": "other",
-        "attributes": {"city": "Zürich", "empty": ""},
-        "msg_type": "news",
-        "msg_time": "202611210830",
-    }
-    write_batches(options(cluster, topic=None), [batch([row])])
-
-    (message,) = stored_in(cluster, "other", filters=["news"])
-    assert message.body == b"hello"
-    assert message.attributes == Attributes({"city": "Zürich", "empty": ""}, "news", parse_msg_time("202611210830"))
-
-
-def test_a_row_without_a_time_has_the_present_time(cluster: EmbeddedCluster) -> None:
-    before = format_msg_time(datetime.now(timezone.utc))
-    write_batches(options(cluster), [batch([{"value": b"a"}, {"value": b"b", "msg_time": None}])])
-    after = format_msg_time(datetime.now(timezone.utc))
-    times = [message.msg_time for message in messages(cluster)]
-    assert len(times) == 2
-    assert all(msg_time is not None and before <= msg_time <= after for msg_time in times)
-
-
-def test_the_option_is_the_topic_of_all_rows(cluster: EmbeddedCluster) -> None:
-    write_batches(options(cluster), [batch([{"value": b"a", "topic": None}, {"value": b"b", "topic": "other"}])])
-    stored = {topic: {message.body for message in messages(cluster, topic)} for topic in ("demo", "other")}
-    assert stored == {"demo": {b"a", b"b"}, "other": set()}
-
-
-def test_an_empty_value_is_sent(cluster: EmbeddedCluster) -> None:
-    write_batches(options(cluster), [batch([{"value": b""}])])
-    assert [message.body for message in messages(cluster)] == [b""]
-
-
 def test_batches_of_all_sizes_are_written(cluster: EmbeddedCluster) -> None:
     connect(cluster)
     sizes = [0, 1, 999, 1000, 1001, 2500]
@@ -104,24 +66,6 @@ def test_batches_of_all_sizes_are_written(cluster: EmbeddedCluster) -> None:
 def test_a_task_without_rows_sends_no_request(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
     assert write_batches(options(cluster), []) == Written({})
     assert master_calls() == 0
-
-
-BAD_ROWS = [
-    ({"value": None}, "value", "it is null"),
-    ({"value": bytes(1001)}, "value", "value has 1001 bytes, and topic demo takes 1000 at most"),
-    ({"value": b"a", "attributes": {"a,b": "c"}}, "attributes", "the attribute key 'a,b' contains ','"),
-    ({"value": b"a", "attributes": {"a": "b=c"}}, "attributes", "the attribute a 'b=c' contains"),
-    ({"value": b"a", "attributes": {"": "b"}}, "attributes", "an empty key"),
-    ({"value": b"a", "attributes": {"a": None, "b": "c"}}, "attributes", "attribute a is null"),
-    ({"value": b"a", "attributes": {"$msgType$": "b"}}, "attributes", r"\$msgType\$ is reserved"),
-    ({"value": b"a", "attributes": {"$msgTime$": "b"}}, "attributes", r"\$msgTime\$ is reserved"),
-    ({"value": b"a", "attributes": {"a": "b" * 12_000}}, "attributes", "value and attributes have 12"),
-    ({"value": b"a", "msg_type": "a,b"}, "msg_type", "contains ','"),
-    ({"value": b"a", "msg_type": " "}, "msg_type", "1 to 255 characters"),
-    ({"value": b"a", "msg_type": "x" * 256}, "msg_type", "1 to 255 characters"),
-    ({"value": b"a", "msg_time": "2026-11-21"}, "msg_time", "'2026-11-21' is no time of the form yyyyMMddHHmm"),
-    ({"value": b"a", "msg_time": "202613210830"}, "msg_time", "'202613210830' is no time"),
-]
 
 
 def test_an_error_that_ends_the_producer_is_reported_once(
@@ -139,37 +83,12 @@ def test_an_error_that_ends_the_producer_is_reported_once(
         write_batches(options(cluster), [rows])
 
 
-@pytest.mark.parametrize(
-    ("row", "column", "error"), BAD_ROWS, ids=[f"{column}: {error}" for _, column, error in BAD_ROWS]
-)
-def test_a_bad_row_is_named_and_those_before_it_are_stored(
-    cluster: EmbeddedCluster, row: dict[str, Any], column: str, error: str
-) -> None:
-    good = [{"value": b"%d" % n} for n in range(30)]
-    given = WritePlan(SinkOptions(settings(cluster, retry_for=0.3), "demo"))
-    with pytest.raises(ConfigError, match=f"^row 30 of the task.*{error}") as caught:
-        write_batches(given, [batch(good), batch([row]), batch([{"value": b"never"}])])
-    assert column in str(caught.value)
-    assert bodies_in(cluster) == {row["value"]: 1 for row in good}
-
-
-def test_a_row_without_any_topic_is_named(cluster: EmbeddedCluster) -> None:
-    with pytest.raises(ConfigError, match="row 0 of the task, column 'topic': it is null, and option 'topic' is not"):
-        write_batches(options(cluster, topic=None), [batch([{"value": b"a", "topic": None}])])
-
-
 @pytest.mark.parametrize("year", [1, 999, 9999])
 def test_times_of_any_year_are_stored(cluster: EmbeddedCluster, year: int) -> None:
     moment = datetime(year, 1, 1, tzinfo=timezone.utc)
     column = pa.array([moment], pa.timestamp("us", tz="UTC"))
     write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
     assert [message.msg_time for message in messages(cluster)] == [f"{year:04}01010000"]
-
-
-def test_a_time_beyond_the_calendar_is_a_bad_row(cluster: EmbeddedCluster) -> None:
-    column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    with pytest.raises(ConfigError, match=r"row 0 of the task, column 'msg_time': .* outside the years 1 to 9999"):
-        write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
 
 
 def test_a_brokers_error_is_raised(cluster: EmbeddedCluster) -> None:

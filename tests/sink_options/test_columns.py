@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tests.clusters import Cluster
-from tests.without_spark.sink import BINARY, INT, STRING, TEXTS, TIMESTAMP, Writing, bodies, options, save, schema
+from tests.without_spark.sink import BINARY, INT, STRING, TEXTS, TIMESTAMP, bodies, options, save, schema
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
 
@@ -119,30 +118,11 @@ def test_a_value_is_required() -> None:
     assert problem(StructType().add("key", BINARY)) == "column 'value' (binary or string) is missing; the frame has key"
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [(name, kinds[0]) for name, kinds, _ in WRONG_TYPES], ids=[name for name, *_ in WRONG_TYPES]
-)
-def test_columns_are_refused_before_any_row_is_sent(cluster: Cluster, name: str, kind: DataType, nobodys: str) -> None:
-    """No row is sent."""
-    columns = {"broker_id": INT, "partition": INT, "inlong_group": STRING, "inlong_stream": STRING, name: kind}
-    columns |= COPIED if name == "corrupt" else {}
-    for streaming in (False, True):
-        with pytest.raises(ConfigError, match=f"^column '{name}' has the type {re.escape(kind.simpleString())}; "):
-            Writing(cluster, schema(kinds=columns), nobodys, streaming=streaming, **PACKS)
-    assert bodies(cluster, nobodys) == []
-
-
-@pytest.fixture(scope="module")
-def nobodys(cluster: Cluster) -> str:
-    """A topic that stays empty."""
-    return cluster.new_topic("one")
-
-
-def test_tubemq_only_appends(cluster: Cluster, nobodys: str) -> None:
-    source = TubeMQDataSource(options(cluster, nobodys))
+def test_tubemq_only_appends(cluster: Cluster, demo: str) -> None:
+    source = TubeMQDataSource(options(cluster, demo))
     for make in (source.writer, source.streamWriter):
         with pytest.raises(
             ConfigError, match=r"^TubeMQ only appends: write with mode\('append'\), or stream with outp"
         ):
             make(schema(), True)
-    assert bodies(cluster, nobodys) == []
+    assert bodies(cluster, demo) == []

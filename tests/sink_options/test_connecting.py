@@ -14,7 +14,7 @@ from tests.without_spark.sink import bodies, save
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net import connection
 from tubemq_spark.client.net.connection import Connection
-from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
+from tubemq_spark.errors import TransportError, TubeMQError
 
 ROWS = [{"value": b"%03d" % n} for n in range(100)]
 NOBODY = "127.0.0.1:1"
@@ -68,18 +68,3 @@ def test_tasks_share_connections_or_have_their_own(
     assert counts[0] >= 3
     assert (counts[1] == counts[0]) is shared
     assert bodies(cluster, demo) == sorted(2 * [row["value"] for row in ROWS])
-
-
-@pytest.mark.parametrize(("name", "text"), [("user", "ann"), ("password", "p"), ("tls_ca", "ca.pem")])
-def test_settings_that_do_not_fit_the_servers_fail_in_the_plan(
-    cluster: Cluster, one_for_all: str, name: str, text: str
-) -> None:
-    given: dict[str, Any] = {f"tubemq_{name}": text}
-    with pytest.raises(ConfigError, match=r"^option 'tubemq\.(user|tls\.ca)' (needs|is)"):
-        save(cluster, ROWS, one_for_all, **given)
-    assert bodies(cluster, one_for_all) == []
-
-
-@pytest.fixture(scope="module")
-def one_for_all(cluster: Cluster) -> str:
-    return cluster.new_topic("one")

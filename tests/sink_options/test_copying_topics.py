@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import DataType
 
@@ -106,31 +104,6 @@ def test_copies_may_get_a_key(cluster: Cluster, demo: str) -> None:
     for _ in range(2):
         save(cluster, [{**NOWHERE, "key": b"%d" % (n % 4), "value": b"%d" % (n % 4)} for n in range(40)], demo)
     assert len({(message.body, message.partition) for message in stored_in(cluster, demo)}) == 4
-
-
-@pytest.mark.sink_option("effectivelyOnce", "receipts", "stampRows")
-@pytest.mark.parametrize("by_rows", [False, True])
-def test_stored_copies_are_not_sent_again(
-    cluster: Cluster, demo: str, read: list[dict[str, Any]], tmp_path: Any, by_rows: bool
-) -> None:
-    """It does not matter where the rows were read. The receipts say where the copies are."""
-    copy, task = cluster.new_topic("one"), Task()
-    given = {"effectivelyOnce": True, "checkpointLocation": task.query, "receipts": tmp_path, "by_rows": by_rows}
-    rows = in_zone_of_the_process(read) if by_rows else read
-    writing = Writing(cluster, schema(rows, AS_READ), copy, streaming=True, **given)
-    writing.write(rows[:13], task)
-    written = writing.write(rows, task.again())
-    writing.commit([written])
-    assert written.already_stored == 13
-    stored = stored_in(cluster, copy)
-    assert Counter(message.body for message in stored) == {row["value"]: 1 for row in ROWS}
-    (file,) = tmp_path.glob("*.parquet")
-    receipts = pq.read_table(file).to_pylist()
-    assert {(one["topic"], one["broker_id"]) for one in receipts} <= {(copy, broker) for broker in cluster.broker_ids}
-    found = {row["message_id"]: row["value"] for row in read_back(cluster, copy)}
-    assert [found[one["message_id"]] for one in sorted(receipts, key=lambda one: one["spark_row"])] == [
-        row["value"] for row in rows
-    ]
 
 
 @pytest.mark.sink_option("stampRows")

@@ -107,17 +107,6 @@ def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any)
 
 @ON_THE_CLIENT
 @TRIES
-def test_attributes_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
-    """The entries of a map have no order."""
-    rows: list[dict[str, Any]] = [{"value": b"%d" % n, "attributes": {"a": "1", "b": str(n)}} for n in range(10)]
-    query = Query(cluster, demo)
-    query.write(rows)
-    turned = [{"value": row["value"], "attributes": dict(reversed(row["attributes"].items()))} for row in rows]
-    assert again(query, turned).already_stored == 10
-
-
-@ON_THE_CLIENT
-@TRIES
 def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any) -> None:
     """A digest is that of the row, because the body of a pack contains the present time."""
     topic = cluster.new_topic("one")
@@ -238,13 +227,6 @@ def test_groups_follow_the_checkpoint() -> None:
     assert len(set(names)) == 3
     assert names[0] == names[1] == names[2]
     assert group(checkpointLocation="/a", effectivelyOnceGroup="mine") == "mine"
-
-
-@ON_THE_CLIENT
-def test_it_needs_a_checkpoint(cluster: Cluster, demo: str) -> None:
-    for location in (None, "", " "):
-        with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' needs option 'checkpointLocation' on the"):
-            Query(cluster, demo, checkpointLocation=location).plan()
 
 
 @ON_THE_CLIENT

@@ -62,33 +62,6 @@ def test_receipts_locate_the_messages(cluster: Cluster, tmp_path: Path, streamin
         assert began <= row["append_time"] <= ended + timedelta(days=1)
 
 
-@pytest.mark.sink_option("effectivelyOnce", "stampRows")
-@pytest.mark.parametrize("committed", [False, True])
-def test_rows_of_an_earlier_attempt_have_receipts(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:
-    """Each has the number of its stamp, whether or not the batch was committed before."""
-    once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query, "receipts": tmp_path}
-    task = Task(batch=0)
-    writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
-    written = writing.write(ROWS if committed else ROWS[:12], task)
-    if committed:
-        writing.commit([written])
-    before = receipts(tmp_path)
-    writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
-    written = writing.write(ROWS[::-1], task.restarted())
-    assert written.already_stored == (30 if committed else 12)
-    writing.commit([written])
-    assert bodies(cluster, demo) == sorted(row["value"] for row in ROWS)
-    ((_, rows),) = receipts(tmp_path).items()
-    there = landed(cluster, demo)
-    assert len(rows) == len(there) == 30
-    for row in rows:
-        message = there[row["broker_id"], row["partition"], row["message_id"]]
-        assert dict(message["attributes"])["spark_row"] == str(row["spark_row"])
-        assert row["topic"] == demo
-    if committed:  # with all that was known
-        assert receipts(tmp_path) == before
-
-
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @pytest.mark.parametrize("failed_rows", ["drop", "deadLetter"])
 def test_rows_that_were_not_sent_have_no_receipts(cluster: Cluster, tmp_path: Path, failed_rows: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from tests.real.processes import members
 from tests.soak.clock import SteppedClock
 from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
-from tests.spark.test_restart import ROOT, kill
+from tests.spark.test_exactly_once import ROOT, kill
 from tests.spark_home import spark_home
 
 RETRY_MS = "180000"  # on a busy machine a broker may need more than the default of a minute to start

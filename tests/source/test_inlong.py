@@ -195,43 +195,6 @@ def test_lone_surrogates_and_damaged_texts_of_messages_are_replaced() -> None:
 # Damage
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_truncated_pack_is_refused(name: str) -> None:
-    pack = golden(name)
-    for end in range(len(pack)):
-        with pytest.raises(ProtocolError):
-            unpack(pack[:end])
-        with pytest.raises(ProtocolError):  # also with the right last bytes
-            unpack(pack[: min(end, len(pack) - 3)] + pack[:2])
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
-def test_changed_byte_gives_a_protocol_error_or_messages(name: str, change: int) -> None:
-    """Any other error would end a query that should skip corrupt messages."""
-    pack = golden(name)
-
-    def is_told(place: int) -> bool:
-        changed = bytearray(pack)
-        changed[place] ^= change
-        try:
-            unpack(bytes(changed))
-        except ProtocolError:
-            return True
-        return False
-
-    assert sum(is_told(place) for place in range(len(pack))) >= 4 + 4  # both ends, and at least one size
-
-
-@given(st.binary(max_size=60), st.integers(0, 5))
-def test_any_bytes_give_messages_or_a_protocol_error(inside: bytes, version: int) -> None:
-    try:
-        unpack(frame(version, inside))
-    except ProtocolError:
-        return
-    assert version < 5
-
-
 HUGE = b"\xff\xff\xff\xff"
 GROUP_HEAD = header(1, 1) + b"\0\0"  # of a group without attributes
 

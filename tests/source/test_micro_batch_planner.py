@@ -110,19 +110,6 @@ def test_group_never_moves_back_within_a_run(tubemq: EmbeddedTubeMQ, new_planner
     assert [tubemq.group_offset(GROUP, one.topic, 1, 0) for one in (A, B)] == [140, 56]
 
 
-@pytest.mark.parametrize(("interval", "times"), [(1000.0, 1), (0.0, 3)])
-def test_brokers_are_asked_at_most_every_interval(
-    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, interval: float, times: int
-) -> None:
-    planner = new_planner(poll_interval=interval)
-    end = planner.latest(planner.initial())
-    planner.plan(planner.initial(), end)
-    asked = asks(tubemq)
-    assert [planner.latest(end).positions for _ in range(3)] == [ENDS] * 3
-    assert asked.fired <= times
-    assert tubemq.group_offset(GROUP, "t", 1, 0) == 280  # a commit moves the group at once
-
-
 def test_idle_query_asks_less_often(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, skipping_clock: SkippingClock
 ) -> None:
@@ -146,31 +133,3 @@ def test_idle_query_asks_less_often(
     query.plan(start, end)
     start = query.latest(end)
     assert 70 <= asked_in_a_minute() <= 110
-
-
-@pytest.mark.parametrize("interval", [0.0, 1000.0])
-def test_new_partitions_are_discovered_every_interval(
-    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, interval: float
-) -> None:
-    planner = new_planner(metadata_interval=interval)
-    end = planner.latest(planner.initial())
-    tubemq.create_topic("t", partitions=2)
-    asked = tubemq.on("get_partition_meta").count()
-    tubemq.clock.advance(60.0)  # the master balances the group anew
-    for _ in range(3):
-        end = planner.latest(end)
-    assert (Partition(1, "t", 1) in end.positions) == (not interval)
-    assert bool(asked.fired) == (not interval)
-
-
-def test_run_with_available_now_ends_although_stores_grow(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:
-    """It reads what the stores held at first."""
-    planner = new_planner()
-    planner.prepare_for_available_now()
-    offset, ends = planner.initial(), []
-    while (end := planner.latest(offset)) != offset:
-        ends.append(end.positions)
-        planner.plan(offset, end)
-        offset = end
-        tubemq.send("t", b"more")
-    assert ends == [ENDS]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.offset import StreamOffset, positions_from_json
+from tubemq_spark.source.offset import StreamOffset
 
 PARTITION = Partition(1, "t", 0)
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints"
@@ -224,28 +224,3 @@ def test_another_version_is_refused(version: int) -> None:
 def test_junk_is_refused(junk: Any) -> None:
     with pytest.raises(ConfigError, match=r"^the checkpoint holds "):
         StreamOffset.from_json(junk)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(json_values | st.fixed_dictionaries({"v": st.just(1), "query": json_values, "offsets": json_values}))
-def test_anything_is_an_offset_or_a_config_error(data: Any) -> None:
-    try:
-        offset = StreamOffset.from_json(data)
-    except ConfigError:
-        return
-    assert StreamOffset.from_json(offset.to_json()) == offset
-
-
-@given(json_values)
-def test_anything_is_positions_or_a_value_error(data: Any) -> None:
-    try:
-        found = positions_from_json(data)
-    except ValueError:
-        return
-    assert all(position >= 0 and position % 28 == 0 for position in found.values())

@@ -72,22 +72,6 @@ def test_batch_reads_from_the_earliest_by_default(tubemq: EmbeddedTubeMQ) -> Non
     assert numbers(read_batch(tubemq, "a", startingOffsets=None), "a") == list(range(2, 10))
 
 
-@pytest.mark.option("startingOffsets")
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"a": {"1:0": 0}}, r"must name all partitions of the subscribed topics, 1:b:0 \(.*\) are missing"),
-        ({"a": {"1:0": 0}, "b": {"1:0": 0, "1:1": 0}}, r"names 1:b:1 .*they have 1:a:0, 1:b:0$"),
-        ({"a": {"1:0": 11 * UNIT}, "b": {"1:0": 0}}, r"has 308 for 1:a:0, which lies beyond the end of the store: 280"),
-    ],
-)
-def test_starting_offsets_that_do_not_fit_the_cluster_are_refused(
-    tubemq: EmbeddedTubeMQ, given: object, problem: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"^option 'startingOffsets' {problem}"):
-        Stream(tubemq, "a", "b", startingOffsets=given).run()
-
-
 @pytest.mark.option("endingOffsets")
 @pytest.mark.parametrize(
     ("given", "a", "b"),
@@ -100,21 +84,6 @@ def test_starting_offsets_that_do_not_fit_the_cluster_are_refused(
 def test_batch_ends_at_ending_offsets(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range) -> None:
     rows = read_batch(tubemq, "a", "b", endingOffsets=given)
     assert (numbers(rows, "a"), numbers(rows, "b")) == (list(a), list(b))
-
-
-@pytest.mark.option("endingOffsets")
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"a": {"1:0": 308}}, "has 308 for 1:a:0, which lies beyond the end of the store: 280"),
-        ({"a": {"1:0": 28}}, "has 28 for 1:a:0, which lies before the start 56"),
-    ],
-)
-def test_ending_offsets_that_do_not_fit_the_cluster_are_refused(
-    tubemq: EmbeddedTubeMQ, given: object, problem: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"^option 'endingOffsets' {problem}"):
-        read_batch(tubemq, "a", endingOffsets=given)
 
 
 # Times

@@ -117,23 +117,6 @@ def test_waiting_for_a_held_partition_ends_at_the_claim_timeout(
     assert len(read_batch(tubemq, "t", **given)) == 4
 
 
-def test_second_query_of_a_group_learns_who_holds_the_partitions(start: Start) -> None:
-    """The second query's error names the holder; the first query goes on."""
-    tubemq = start({"t": 2})
-    fill(tubemq, "t", 10)
-    first, second = Stream(tubemq, "t"), Stream(tubemq, "t", tubemq_claim_timeoutMs=200)
-    with first.running() as run:
-        run.next()
-        run.latest()
-        with pytest.raises(PartitionOccupiedError) as caught:
-            second.run()
-        assert caught.value.holder in set(tubemq.claims().values())
-        assert caught.value.holder in str(caught.value)
-        fill(tubemq, "t", 10)
-        assert len(run.next() or ()) == 10
-    assert len(second.run()[0]) == 20
-
-
 @pytest.mark.option("filters")
 @pytest.mark.parametrize("other", [{"filters": "y"}, {}], ids=["others", "none"])
 def test_second_query_with_other_filters_is_refused(start: Start, other: dict[str, str]) -> None:

@@ -64,14 +64,6 @@ class Source:
     def batch(self, *topics: str, **options: object) -> DataFrame:
         return self.spark.read.format("tubemq").options(**self.options(*topics, **options)).load()
 
-    def wait_for_positions(self, wanted: Positions) -> None:
-        """Wait until the brokers report these positions of the group; release 2.5 reports a new group after 7 s."""
-
-        def told(p: Partition) -> int | None:
-            return self.cluster.group_offset(self.group, p.topic, p.broker_id, p.partition_id)
-
-        wait_for(lambda: {p: told(p) for p in wanted} == wanted, f"group {self.group} at {wanted}")
-
     def left_at(self, partitions: Iterable[Partition]) -> Positions:
         """Return the group's positions after all its members have left."""
         wait_for(lambda: not self.cluster.members(self.group).clients, f"the end of group {self.group}")
@@ -213,14 +205,6 @@ def ends_of(*parts: Mapping[Partition, Sequence[Sent]]) -> Positions:
             store = partition.broker_id, partition.topic, partition.store_id
             stores[store] = max(stores[store], end_of(sent))
     return {p: stores[p.broker_id, p.topic, p.store_id] for part in parts for p in part}
-
-
-def to_json(positions: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Return the JSON of option `startingOffsets`."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
-    for partition, position in positions.items():
-        found[partition.topic][f"{partition.broker_id}:{partition.partition_id}"] = position
-    return dict(found)
 
 
 # Checkpoints

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import socketserver
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +19,7 @@ from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED
-from tests.messages import partitions
-from tests.spark.queries import Batches, Queries, Source, run_to_the_end, wait_for, wait_for_progress
-from tests.spark.rivals import ServerBalanced, foreign_claim
+from tests.spark.queries import Batches, Queries, Source, run_to_the_end, wait_for_progress
 
 PASSWORD = "p4ssw0rd-of-nobody"
 SECONDS = 120  # a query that has not failed by then hangs; most need 2 s, on a busy machine more
@@ -118,12 +112,6 @@ def test_bad_options_are_refused_at_load(failing: Failing, options: dict[str, ob
 
 
 @on_one_server
-def test_a_stream_has_no_end(failing_stream: Failing) -> None:
-    told = failing_stream(endingOffsets="latest")
-    assert told == ("ConfigError", "option 'endingOffsets' is for batch reads: a stream has no end, leave it out")
-
-
-@on_one_server
 def test_user_schema_is_refused(failing: Failing, spark: SparkSession) -> None:
     reader = spark.readStream if failing._kind == "stream" else spark.read
     options = failing.source.options(failing.topic)
@@ -143,91 +131,13 @@ def test_user_schema_is_refused(failing: Failing, spark: SparkSession) -> None:
 # The cluster
 
 
-class WrongMaster(NamedTuple):
-    """An address that is not a master's, and the error of a read from there."""
-
-    address: str
-    error: str
-    sentence: str
-
-
-class NotHTTP(socketserver.BaseRequestHandler):
-    """Answers as a master's web port does to a TubeMQ client."""
-
-    def handle(self) -> None:
-        self.request.recv(1 << 16)
-        self.request.sendall(b"HTTP/1.1 400 Illegal character CNTL=0x0\r\nConnection: close\r\n\r\n")
-
-
-@contextmanager
-def web_server() -> Iterator[str]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), NotHTTP) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield "{}:{}".format(*server.server_address)
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@contextmanager
-def refused_address() -> Iterator[str]:
-    """An address where nobody listens; the port is taken, so that nobody else can."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield "{}:{}".format(*taken.getsockname())
-
-
-@pytest.fixture
-def wrong_master(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[WrongMaster]:
-    check = "Check option 'tubemq.master' and that the master runs"
-    if request.param == "silence":
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            silent = "{}:{}".format(*server.getsockname())
-            yield WrongMaster(
-                silent, "TransportError", "does not answer within 1 s in either framing. Check that it is the plain"
-            )
-    elif request.param == "nobody":
-        with refused_address() as refused:
-            yield WrongMaster(refused, "TransportError", f"Connection refused. {check}")
-    elif request.param == "broker":
-        yield WrongMaster(
-            cluster.broker_address(1), "ConfigError", "Check option 'tubemq.master': masters listen on 8715"
-        )
-    elif request.param == "http":
-        with web_server() as address:
-            yield WrongMaster(address, "ProtocolError", "does not speak TubeMQ's protocol")
-    elif request.param == "no name":
-        yield WrongMaster("nobody.invalid", "TransportError", check)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "wrong_master"),
-    [
-        *(
-            pytest.param("embedded", kind, id=f"embedded-{kind}")
-            for kind in ("nobody", "silence", "broker", "http", "no name")
-        ),
-        pytest.param("real", "broker", id="real-broker", marks=[pytest.mark.real, pytest.mark.thorough]),
-    ],
-    indirect=True,
-)
-def test_wrong_master_address_is_explained(failing: Failing, wrong_master: WrongMaster) -> None:
-    told = failing(
-        **{
-            "tubemq.master": wrong_master.address,
-            "tubemq.rpc.framing": "auto",
-            "tubemq.rpc.timeoutMs": 1000 if "within 1 s" in wrong_master.sentence else None,
-            "tubemq.retry.maxElapsedMs": 500,
-        }
-    )
-    assert told.error == wrong_master.error
-    assert wrong_master.address in told.sentence
-    assert wrong_master.sentence in told.sentence
-
-
-# The group
+@on_one_server
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody.invalid:8715"])
+def test_an_address_without_a_master_is_explained(failing_stream: Failing, address: str) -> None:
+    told = failing_stream(**{"tubemq.master": address, "tubemq.retry.maxElapsedMs": 500})
+    assert told.error == "TransportError"
+    assert f"{address}: " in told.sentence
+    assert "Check option 'tubemq.master' and that the master runs" in told.sentence
 
 
 def test_group_with_other_topics_is_refused(failing: Failing, queries: Queries, tmp_path: Path) -> None:
@@ -237,30 +147,6 @@ def test_group_with_other_topics_is_refused(failing: Failing, queries: Queries, 
     assert told.error == "ConfigError"
     assert "the group is in use with other topics: stop those consumers, or use another 'tubemq.group'" in told.sentence
     assert query.isActive
-
-
-def test_server_balanced_group_is_refused(failing: Failing) -> None:
-    rival = ServerBalanced(failing.source.cluster, failing.source.group, [failing.topic])
-    assert rival.register()[0] == 200
-    try:
-        told = failing()
-    finally:
-        rival.close()
-    assert told.error == "ConfigError"
-    assert "consumers with server-side balance: stop them, or use another 'tubemq.group'" in told.sentence
-
-
-def test_partition_held_by_another_consumer_is_explained(failing: Failing) -> None:
-    cluster, group = failing.source.cluster, failing.source.group
-    partition = partitions(cluster, failing.topic)[-1]
-    with foreign_claim(cluster, group, partition) as holder:
-        told = failing(**{"tubemq.claim.timeoutMs": 600})
-    assert told.error == "PartitionOccupiedError"
-    assert told.sentence.startswith(
-        f"{partition} at broker 2 at {cluster.broker_address(2)}: another consumer of group"
-    )
-    assert told.sentence.endswith(f"for more than 0.6 s: {holder}. Stop it, or use another tubemq.group")
-    wait_for(lambda: not cluster.members(group).clients, "the end of what failed")
 
 
 # Checkpoints

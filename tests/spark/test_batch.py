@@ -6,13 +6,10 @@ from __future__ import annotations
 import pytest
 from chispa import assert_df_equality
 
-from tests.clusters.servers import BOTH, EMBEDDED_THOROUGHLY, REAL
+from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
 from tests.messages import numbered, partitions, send
-from tests.reading import end_of, register, unregister
 from tests.spark.queries import Source, by_partition, expected
 from tubemq_spark.source.schema import SPARK_SCHEMA
-
-on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
 
 @pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
@@ -51,26 +48,6 @@ def test_row_values(source: Source) -> None:
         }
         for partition, body, sent, others in ((first, b"plain", plain, nothing), (second, b"full", full, something))
     ]
-
-
-@on_both_servers
-def test_batch_read_leaves_the_group_where_it_was(source: Source) -> None:
-    topic = source.cluster.new_topic("three")
-    targets = partitions(source.cluster, topic)
-    sent = send(source.cluster, numbered(targets, 300))
-    stands = dict.fromkeys(targets, 0) | {
-        targets[0]: sent[targets[0]][7].position,
-        targets[3]: end_of(sent[targets[3]]),
-    }
-    for partition, position in stands.items():
-        assert register(source.cluster, source.group, partition, "before", position).errCode == 200
-        unregister(source.cluster, source.group, partition, "before")
-
-    assert source.batch(topic).count() == 300
-    assert source.left_at(targets) == stands
-    rest = source.batch(topic, startingOffsets="group").collect()
-    assert by_partition(rest) == expected(source.cluster, sent, start=stands)
-    assert source.left_at(targets) == stands
 
 
 def test_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -20,13 +21,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.messages import Sent
+from tests.clusters import Cluster
+from tests.messages import Sent, numbered, partitions, send
 from tests.real.processes import members, parent, read
 from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
-from tests.spark.test_restart import ROOT, Producer, kill
 from tests.spark_jvm import quick_start
 from tubemq_spark.protocol.metadata import Partition
 
+ROOT = Path(__file__).parents[2]
 COLUMNS = [
     "value",
     # The rows of one topic have a key for each partition; the other topic's rows have none.
@@ -48,6 +50,43 @@ deaths = pytest.mark.parametrize(
 
 # The number of random kills of the driver. A kill and the next start take half a minute on a busy machine.
 KILLS = 50 if os.environ.get("TUBEMQ_FULL_TIMES") else 5
+
+
+class Producer:
+    """A thread that sends a few messages to all partitions of some topics every `pause` seconds."""
+
+    def __init__(self, cluster: Cluster, topics: list[str], pause: float = 0.05) -> None:
+        self._cluster = cluster
+        self._pause = pause
+        self._targets = [partition for topic in topics for partition in partitions(cluster, topic)]
+        self._parts: list[dict[Partition, list[Sent]]] = []
+        self._ended = threading.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Producer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def sent(self) -> list[dict[Partition, list[Sent]]]:
+        """All messages, after the thread has ended."""
+        assert not self._thread.is_alive()
+        if self._problem is not None:
+            raise self._problem
+        return self._parts
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(self._pause):
+                random.shuffle(self._targets)
+                self._parts.append(send(self._cluster, numbered(self._targets, random.randint(1, 60))))
+        except BaseException as problem:
+            self._problem = problem
 
 
 class Copy:
@@ -155,6 +194,31 @@ class Copy:
         )
 
 
+def kill(session: int, program: str | None = None) -> None:
+    """Kill all processes of a session, or those of one program. (Python workers leave the process group.)"""
+
+    def alive() -> list[int]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                head, _, tail = (folder / "stat").read_text().rpartition(") ")
+            except OSError:
+                continue  # it has ended
+            state, _, _, its_session = tail.split()[:4]
+            if int(its_session) == session and state != "Z" and program in (None, head.partition(" (")[2]):
+                found.append(int(folder.name))
+        return found
+
+    def killed() -> bool:
+        pids = alive()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    wait_for(killed, f"the end of session {session}")
+
+
 def kill_a_worker(session: int, chance: random.Random) -> None:
     """Kill one of the Python processes that run tasks, if there is any."""
     daemons = {pid for pid in members(session) if b"pyspark.daemon" in read(pid, "cmdline")}
@@ -174,7 +238,7 @@ def test_each_message_once_whatever_dies(
             with copy.running() as process:
                 # The first kill is in the first micro-batch, later ones are anywhere.
                 copy.wait_for_more_batches(chance.randint(1, 2) if run else 1)
-                for event in chance.choices(["worker", "worker", "stop"], k=3 if run else chance.randint(0, 2)):
+                for event in chance.choices(["worker", "stop"], k=3 if run else chance.randint(0, 2)):
                     time.sleep(chance.uniform(0, 1.5))
                     if event == "worker":
                         kill_a_worker(process.pid, chance)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.scans import THREADS
-from tests.spark.test_restart import ROOT
+from tests.spark.test_exactly_once import ROOT
 from tests.spark_jvm import quick_start
 from tubemq_spark.testing import EmbeddedTubeMQ
 

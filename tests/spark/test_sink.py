@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
 
 from tests.clusters import Cluster
 from tests.clusters.servers import BOTH
+from tests.spark.queries import Queries, Source, run_to_the_end
 from tests.stored import stored_in
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
 
 ON_BOTH_SERVERS = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
+STAMP = ("spark_batch", "spark_partition", "spark_row")  # beside the id of the write
 MOMENT = datetime(2026, 11, 21, 8, 30, 59, tzinfo=timezone.utc)
 MINUTE = int(MOMENT.timestamp()) // 60 * 60_000_000
 COLUMNS = "value binary, attributes map<string,string>, msg_type string, msg_time timestamp"
@@ -57,12 +59,6 @@ def by_older_spark() -> type[TubeMQDataSource]:
 
             return TubeMQRowWriter(plan_write(self.options, schema, overwrite, write_id="a write"))
 
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.write_plan import plan_write
-            from tubemq_spark.sink.writers import TubeMQStreamRowWriter
-
-            return TubeMQStreamRowWriter(plan_write(self.options, schema, overwrite))
-
     return OlderSpark
 
 
@@ -85,65 +81,33 @@ def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession, by_rows
             assert before <= datetime.fromtimestamp(found.msg_time / 1e6, timezone.utc) <= after
 
 
-@ON_BOTH_SERVERS
-def test_a_stream_is_copied_into_another_topic(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
-    """The copy has the source's columns. Copies do not return: the second run of the query finds nothing new."""
-    first, second = cluster.new_topic("three"), cluster.new_topic("one")
-    rows = [(b"%d" % number, {"n": str(number)}, "news") for number in range(20)]
-    save(
-        spark.createDataFrame(rows, "value binary, attributes map<string,string>, msg_type string"),
-        cluster,
-        topic=first,
-    )
-    reading = {"subscribe": first, "tubemq.group": f"copies_{first}", "startingOffsets": "earliest"}
-    for _ in range(2):
-        query = (
-            spark.readStream.format("tubemq")
-            .options(**{"tubemq.master": cluster.master, **reading})
-            .load()
-            .writeStream.format("tubemq")
-            .option("tubemq.master", cluster.master)
-            .option("topic", second)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    for topic in (first, second):
-        stored = stored_in(cluster, topic)
-        assert Counter(message.body for message in stored) == {body: 1 for body, *_ in rows}
-        found = {message.body: (message.attributes.own, message.attributes.msg_type) for message in stored}
-        assert found == {body: (own, msg_type) for body, own, msg_type in rows}
-
-
-@pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
-def test_a_stream_writes_each_batch(cluster: Cluster, spark: SparkSession, tmp_path: Path, by_rows: bool) -> None:
-    spark.dataSource.register(by_older_spark())
-    topic = cluster.new_topic("three")
-    written: set[bytes] = set()
+def test_each_write_in_foreach_batch_has_its_own_id(source: Source, queries: Queries, tmp_path: Path) -> None:
+    """The query's id is not used, because one micro-batch may write more than once."""
+    cluster = source.cluster
+    topic = cluster.new_topic("one")
     (tmp_path / "in").mkdir()
-    for run in range(2):
-        for file in range(2):
-            lines = [f"run {run} file {file} line {line}" for line in range(50)]
-            (tmp_path / "in" / f"{run}-{file}.txt").write_text("\n".join(lines))
-            written |= {line.encode() for line in lines}
-        query = (
-            spark.readStream.option("maxFilesPerTrigger", 1)
-            .text(str(tmp_path / "in"))
-            .selectExpr("value", "map('n', value) attributes", "current_timestamp() msg_time")
-            .writeStream.format("tubemq_by_rows" if by_rows else "tubemq")
-            .option("tubemq.master", cluster.master)
-            .option("topic", topic)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
+    for file in range(2):
+        (tmp_path / "in" / f"{file}.txt").write_text("a\nb\nc")
+
+    def twice(frame: DataFrame, batch: int) -> None:
+        for turn in range(2):
+            save(frame.selectExpr(f"concat('{batch} {turn} ', value) AS value"), cluster, topic=topic, stampRows="true")
+
+    frame = source.spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / "in"))
+    query = queries.start(frame, twice, tmp_path / "checkpoint", availableNow=True)
+    run_to_the_end(query)
+
+    of_a_write = defaultdict(list)
+    for row in source.batch(topic).collect():
+        of_a_write[row.attributes["spark_id"]].append(
+            (bytes(row.value).decode(), *(row.attributes[name] for name in STAMP))
         )
-        query.awaitTermination()
-        stored = stored_in(cluster, topic)
-        assert Counter(message.body for message in stored) == dict.fromkeys(written, 1)
-        assert all(message.attributes.own == {"n": message.body.decode()} for message in stored)
-        now = datetime.now(timezone.utc).timestamp()
-        assert all(abs(now - (message.attributes.msg_time or 0) / 1e6) < 600 for message in stored)
+    assert str(query.id) not in of_a_write
+    assert sorted(map(sorted, of_a_write.values())) == [
+        [(f"{batch} {turn} {letter}", "0", "0", str(row)) for row, letter in enumerate("abc")]
+        for batch in range(2)
+        for turn in range(2)
+    ]
 
 
 # What users see when it cannot work
@@ -224,6 +188,3 @@ def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: 
     shown = capfd.readouterr()
     assert "column 'value': it is null" in str(caught.value)
     assert "geheim" not in str(caught.value) + shown.out + shown.err
-
-
-# A broker dies

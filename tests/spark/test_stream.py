@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters.servers import BOTH
@@ -20,7 +19,6 @@ from tests.spark.queries import (
     ends_of,
     expected,
     forget_commit,
-    numbers,
     run_to_the_end,
     wait_for_rows,
 )
@@ -88,46 +86,7 @@ def test_logged_batch_without_commit_is_repeated_exactly(
     assert by_partition(others) == expected(source.cluster, *before, meanwhile)
 
 
-@on_both_servers
-def test_failed_batch_moves_nothing_and_is_repeated(source: Source, queries: Queries, tmp_path: Path) -> None:
-    topic, batches = source.cluster.new_topic("one"), Batches()
-    targets = partitions(source.cluster, topic)
-    batches.fail_in = 1
-    first = send(source.cluster, numbered(targets, 100))
-    query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
-    wait_for_rows(query, batches, 100)
-    more = send(source.cluster, numbered(targets, 100))
-    with pytest.raises(StreamingQueryException, match="the sink fails as it was told"):
-        run_to_the_end(query)
-
-    assert numbers(tmp_path / "offsets") == [0, 1]
-    assert source.left_at(targets) == ends_of(first) == committed_end(tmp_path)
-
-    batches.fail_in = None
-    read_available(source, queries, topic, tmp_path, batches)
-    assert batches.rows_of(1)[0] == batches.rows_of(1)[1] != []
-    last_tries = dict(batches.brought).values()  # the failed batch may have begun before all messages were sent
-    assert by_partition(row for rows in last_tries for row in rows) == expected(source.cluster, first, more)
-    assert source.left_at(targets) == committed_end(tmp_path)
-
-
 # The group
-
-
-def test_group_is_at_the_end_of_the_last_committed_batch(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """While the query runs, and after it was stopped."""
-    topic, batches = source.cluster.new_topic("stores"), Batches()
-    targets = partitions(source.cluster, topic)
-    query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
-    for turn in range(1, 4):
-        # Some partitions of each broker get no messages. Their positions must advance, too, because the stores advance.
-        send(source.cluster, numbered(targets[turn : turn + 3], 90))
-        wait_for_rows(query, batches, 90 * turn)
-        last = committed_end(tmp_path)
-        source.wait_for_positions(last)
-    query.stop()
-    assert committed_end(tmp_path) == last
-    assert source.left_at(targets) == last
 
 
 def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path: Path) -> None:
