@@ -289,8 +289,6 @@ class Group:
             position = self.position(partition)
             if position is None or position in self._excused[partition]:
                 continue
-            if partition.topic in self.schedule.left_out:  # it is read again from its beginning: see `known`
-                continue
             if invariant == "group_never_ahead" and position in self._at_begin[partition]:
                 continue
             limit = max(ends.get(partition, -1), starts.get(partition, -1), self.reading.left.get(partition, -1))

@@ -241,7 +241,8 @@ class ReadingSchedule(OperatedSchedule):
 
     def always(self) -> None:
         self.group.group_never_ahead()
-        if self.query is not None and self.query.batches and self.query.is_running and self.claims_stay:
+        query = self.query
+        if query is not None and query.batches and query.is_running and query.error is None and self.claims_stay:
             self.group.group_never_free()
 
     # -- the end --------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ class MicroBatchPlanner:
         self._answer: _Answer | None = None
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
+        self._known_losses = 0  # of claims, at that check
         self._batches = 0  # that were planned
 
     def initial(self) -> StreamOffset:
@@ -190,8 +191,10 @@ class MicroBatchPlanner:
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
         empty = _without_messages(self._prober, self._session.cluster, begin, ends, log_ends)
+        # A broker that forgot a claim may have lost messages, also of stores without news.
+        may_have_lost = self._verified_end is None or self._known_losses != claims.losses
         lost, fingerprints = self._truncation_check.check(
-            begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
+            begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost, empty=empty
         )
         self._accept_losses(lost_tails(begin, lost, log_ends), claims)
         ends = {**ends, **lost, **new}
@@ -200,7 +203,7 @@ class MicroBatchPlanner:
             counted = counted_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
             end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty, left)
-        self._verified_end = end
+        self._verified_end, self._known_losses = end, claims.losses
         return end, StreamOffset(start.query, {**log_ends, **new})
 
     def _new_positions(

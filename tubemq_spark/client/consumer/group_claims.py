@@ -68,6 +68,7 @@ class GroupClaims:
         self._stop_heartbeat: Callable[[], None] | None = None
         self._all_checked_at = self._settings.clock.monotonic()
         self._checks = 0  # how often the partitions were checked
+        self.losses = 0  # how often brokers forgot claims, or did not answer
 
     def __repr__(self) -> str:
         held = sum(claim.is_held for claim in self._claims.values())
@@ -250,6 +251,7 @@ class GroupClaims:
             except TransportError as error:
                 _log.info("%s", error)
                 claim.is_held = False
+                self.losses += 1
             lost[partition] = claim.position.group
         return ends, lost
 
@@ -283,6 +285,7 @@ class GroupClaims:
             lost = {p: self._claims[p].position.group for p in forgotten if self.holds(p)}
             for partition in lost:
                 self._claims[partition].is_held = False
+                self.losses += 1
             self._attempt(dict(lost), ReadStatus.NORMAL, self._new_acquirer(), self._beat_timeout)
         finally:
             self._claiming.release()
