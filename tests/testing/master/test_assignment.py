@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.testing.master.assignment import (
-    Shares,
-    next_shares,
-)
+from tubemq_spark.testing.master.assignment import Orders, Shares, first_shares, next_shares
 
 clients = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1, max_size=6)
 partitions = st.lists(
