@@ -22,6 +22,7 @@ from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.schedule import (
     SERVER_KINDS,
     Disturbance,
+    Moment,
     Outcome,
     Schedule,
     Setting,
@@ -37,6 +38,7 @@ from tests.simulation.world import Killed, the_world
 from tests.simulation.writing_promises import Attempt, Origin, Plan, Writing
 from tests.without_spark.sink import Cells, batches, schema
 from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import (
     ConfigError,
@@ -56,7 +58,7 @@ QUERY_ID = "00000000-0000-4000-8000-000000000001"
 DEAD, FROM = "dead", "s"
 _CATCH_UP = 900.0  # seconds that a query may need after the last disturbance
 _MOST_THREADS = 12  # of a process: a task, the heartbeats, and a connect to each server in the background
-_MOST_SOCKETS = 16  # of a process: two for each server, and those that are being closed
+_MOST_SOCKETS = 9  # of a process: two for each server, and those that are being closed
 
 # Tunables of the product, and smaller values.
 KNOBS = (
@@ -66,6 +68,9 @@ KNOBS = (
     ("sink.task_writer", "_SLICE", (1, 2)),
     ("sink.packs", "_MAX_OPEN", (1, 2)),
 )
+
+_LONG_RETRIES = "60000"  # of `tubemq.retry.maxelapsedms`: longer than a topic is closed
+_TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
 
 # What may explain each error of a query, by the words that `trouble` records.
 _EXPLANATIONS: dict[type[BaseException], frozenset[str]] = {
@@ -84,6 +89,10 @@ class NumberSink(TubeMQSink):
     """Tells the schedule when it plans."""
 
     plans: Callable[[StreamQuery, int], None]
+    watched: Callable[[Iterator[pa.RecordBatch], Sequence[Cells]], Iterator[pa.RecordBatch]]
+
+    def _feed(self, rows: Sequence[Cells]) -> Iterator[pa.RecordBatch]:
+        return self.watched(super()._feed(rows), rows)
 
     def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
         self.plans(self._query, batch)
@@ -154,7 +163,7 @@ class WritingSchedule(Schedule):
         knobs = turn_knobs(r, KNOBS)
         if what == "many topics":
             knobs = (*knobs, ("testing.request_checks", "_MAX_TOPICS", 10))
-        config = small_servers(r)
+        config = small_servers(r, **r.choice(_TOKENS))
         if r.random() < 0.5:  # no more than the brokers keep in memory, in two blocks
             knobs = (*knobs, ("sink.stored_rows_search", "MARGIN", 2 * config.mem_cache_msg_count + 2))
         return Setting(
@@ -388,7 +397,7 @@ class WritingSchedule(Schedule):
         else:
             source = RowSource(self.rows, extra["times"], self._order)
         sink = NumberSink(self.raw(), extra["columns"], self._committed, self._cells_of, self._started)
-        sink.plans = self._plans
+        sink.plans, sink.watched = self._plans, self._watched
         interval = self.setting.interval if not self.is_calm else min(1.0, self.setting.interval)
         self._run_options = dict(self.options)
         query = StreamQuery(app, self.checkpoint, source, sink, interval=interval)
@@ -472,12 +481,21 @@ class WritingSchedule(Schedule):
             stamped=once or options.get("stamprows") == "true",
             once=once,
             send_again=options.get("effectivelyonceuncertain") == "sendagain",
+            most_bytes=int(options.get("tubemq.producer.maxinflightbytes", MAX_BYTES)),
         )
         self.writing.begun(attempt)
         if attempt.meets_earlier_stage:
             self.trouble("repeated")
         if attempt.is_speculative:
             self.trouble("speculation")
+
+    def _watched(self, feed: Iterator[pa.RecordBatch], rows: Sequence[Cells]) -> Iterator[pa.RecordBatch]:
+        running, given = self.world.running, 0
+        assert running is not None
+        for batch in feed:
+            yield batch
+            given += batch.num_rows
+            self.guarded(self.writing.bounded_memory, running.process, rows[:given])
 
     def _committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
         self.batches += 1
@@ -504,6 +522,8 @@ class WritingSchedule(Schedule):
             return
         if isinstance(error, TransportError) and (self.has_weather or recent):
             return
+        if isinstance(error, ServerError) and self.options["tubemq.retry.maxelapsedms"] == _LONG_RETRIES:
+            recent.discard("closed")
         for kind, words in _EXPLANATIONS.items():
             if isinstance(error, kind) and (recent & words):
                 return
@@ -616,6 +636,13 @@ class WritingSchedule(Schedule):
                     f"{process} has {len(process.actors)} threads and {len(process.sockets)} connections",
                 )
 
+    def _make_disturbance(self, r: random.Random) -> Disturbance:
+        planned = super()._make_disturbance(r)
+        if planned.kind == "crowd":
+            state = r.choice(("driver commits the writes", "worker writes"))
+            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), 0.02 * r.random()))
+        return planned
+
     # -- disturbances ---------------------------------------------------------------------------------------------
 
     def _topic(self, planned: Disturbance) -> str:
@@ -704,6 +731,27 @@ class WritingSchedule(Schedule):
         self.tubemq.close_topic(topic, subscribe=False)
         self.world.at(seconds, self.tubemq.open_topic, topic)
 
+    def crowd(self, planned: Disturbance) -> None:
+        """The driver is killed in a batch, and others write more messages than a search reads before the bookmark.
+
+        While it commits, they write before it moves its bookmarks, and Spark does not log the commit.
+        """
+        app = self.app
+        if app is None or not app.alive:
+            return
+        commits = app.jvm.state == "commits the writes"
+        if commits:
+            kill = replace(planned, kind="kill driver")
+            self._at_state.setdefault("driver writes the commit log", []).append((1, kill))
+        else:
+            app.kill()
+        self._send_foreign(self._topic(planned), planned.number, 15 + int(planned.strength * 80))
+
+    def rotate_token(self, planned: Disturbance) -> None:
+        times = 6 + planned.number % 3  # brokers accept the last six
+        self.world.tell("master", f"makes {times} new visit tokens")
+        self.tubemq.rotate_visit_token(times)
+
     def burst(self, planned: Disturbance) -> None:
         topic = FROM if self.is_copy else self._topic(planned)
         self._send_foreign(topic, planned.number, 10 + int(planned.strength * 30))
@@ -791,7 +839,7 @@ class WritingSchedule(Schedule):
             assert running is not None
             self._begin_attempt(app.name, app.name, origin, task, running.context, rows, raw)
             running.process.state = "writes"
-            written: Written = pickle.loads(pickle.dumps(pickle.loads(writer).write(_feed(rows, columns))))
+            written: Written = pickle.loads(pickle.dumps(pickle.loads(writer).write(self._watched(_feed(rows, columns), rows))))
             return written
 
         def commit(writer: bytes, written: list[Any]) -> None:
@@ -818,7 +866,9 @@ class WritingSchedule(Schedule):
         "retention": expire,
         "enlarge topic": enlarge_topic,
         "close topic": close_topic,
+        "rotate token": rotate_token,
         "burst": burst,
+        "crowd": crowd,
         "change options": change_options,
         "switch on": switch_on,
         "change tasks": change_tasks,
