@@ -72,6 +72,8 @@ KNOBS = (
 _LONG_RETRIES = "60000"  # of `tubemq.retry.maxelapsedms`: longer than a topic is closed
 _TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
 
+_IN_A_BATCH = frozenset({"crowd", "hold requests", "change tasks"})  # disturbances that mostly come then
+
 # What may explain each error of a query, by the words that `trouble` records.
 _EXPLANATIONS: dict[type[BaseException], frozenset[str]] = {
     DataLossError: frozenset({"retention", "crash", "deleted"}),
@@ -90,6 +92,16 @@ class NumberSink(TubeMQSink):
 
     plans: Callable[[StreamQuery, int], None]
     watched: Callable[[Iterator[pa.RecordBatch], Sequence[Cells]], Iterator[pa.RecordBatch]]
+    failed: Callable[[int, BaseException], None]
+
+    def _write(
+        self, writer: bytes, batch: int, number: int, make: Callable[[], Sequence[Any]]
+    ) -> tuple[list[Cells], Written]:
+        try:
+            return super()._write(writer, batch, number, make)
+        except TubeMQError as error:
+            self.failed(batch, error)
+            raise
 
     def _feed(self, rows: Sequence[Cells]) -> Iterator[pa.RecordBatch]:
         return self.watched(super()._feed(rows), rows)
@@ -397,7 +409,7 @@ class WritingSchedule(Schedule):
         else:
             source = RowSource(self.rows, extra["times"], self._order)
         sink = NumberSink(self.raw(), extra["columns"], self._committed, self._cells_of, self._started)
-        sink.plans, sink.watched = self._plans, self._watched
+        sink.plans, sink.watched, sink.failed = self._plans, self._watched, self._attempt_failed
         interval = self.setting.interval if not self.is_calm else min(1.0, self.setting.interval)
         self._run_options = dict(self.options)
         query = StreamQuery(app, self.checkpoint, source, sink, interval=interval)
@@ -503,6 +515,11 @@ class WritingSchedule(Schedule):
             self.writing.wanted(("batch", batch), tasks, self.options.get("topic"))
         self.writing.committed(query.run_id, ("batch", batch), tasks, written)
         self.guarded(self.nothing_left)
+
+    def _attempt_failed(self, batch: int, error: BaseException) -> None:
+        self.guarded(self.writing.error_true, ("batch", batch), str(error))
+        if isinstance(error, ServerError):  # the next attempt may succeed, and a slow one may rightly end by others
+            self._explain(f"a task of batch {batch}", error)
 
     def _judge(self, query: StreamQuery, error: BaseException) -> None:
         """A query has ended by an error. Something must explain it."""
@@ -638,9 +655,9 @@ class WritingSchedule(Schedule):
 
     def _make_disturbance(self, r: random.Random) -> Disturbance:
         planned = super()._make_disturbance(r)
-        if planned.kind == "crowd":
-            state = r.choice(("driver commits the writes", "worker writes"))
-            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), 0.02 * r.random()))
+        if planned.kind in _IN_A_BATCH and r.random() < 0.7:
+            state = r.choice(("worker writes", "worker writes", "driver commits the writes"))
+            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), 0.1 * r.random() ** 2))
         return planned
 
     # -- disturbances ---------------------------------------------------------------------------------------------
@@ -730,6 +747,18 @@ class WritingSchedule(Schedule):
         self.partitions_changed = True
         self.tubemq.close_topic(topic, subscribe=False)
         self.world.at(seconds, self.tubemq.open_topic, topic)
+
+    def hold_requests(self, planned: Disturbance) -> None:
+        """The servers do not handle what comes over the present connections of a worker, but answer others."""
+        workers = [process for process in self.world.processes if process.role == "worker" and process.sockets]
+        if not workers:
+            return
+        worker = workers[planned.number % len(workers)]
+        seconds = 0.5 + 2.3 * planned.strength  # a new run waits 3 s for what an earlier one has sent
+        self.world.tell(worker, f"has sent what the servers handle only in {seconds:.1f} s")
+        self.trouble("hang")
+        for socket in worker.sockets:
+            socket.hold(seconds)
 
     def crowd(self, planned: Disturbance) -> None:
         """The driver is killed in a batch, and others write more messages than a search reads before the bookmark.
@@ -869,6 +898,7 @@ class WritingSchedule(Schedule):
         "rotate token": rotate_token,
         "burst": burst,
         "crowd": crowd,
+        "hold requests": hold_requests,
         "change options": change_options,
         "switch on": switch_on,
         "change tasks": change_tasks,
