@@ -617,7 +617,7 @@ WRITING = (
         "return self.planned is not None and self.planned < before and own <= before",
         "return True",
         "writing",
-        ("stored_once",),
+        ("stored_once", "errors_explained"),
     ),
     Fault(
         "fewer_tasks_not_noticed",

@@ -72,7 +72,8 @@ KNOBS = (
 _LONG_RETRIES = "60000"  # of `tubemq.retry.maxelapsedms`: longer than a topic is closed
 _TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
 
-_IN_A_BATCH = frozenset({"crowd", "hold requests", "change tasks"})  # disturbances that mostly come then
+_SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
+_IN_A_BATCH = {"crowd": (_SENDS, _COMMITS), "hold requests": (_SENDS,), "change tasks": (_SENDS,)}  # mostly then
 
 # What may explain each error of a query, by the words that `trouble` records.
 _EXPLANATIONS: dict[type[BaseException], frozenset[str]] = {
@@ -239,7 +240,7 @@ class WritingSchedule(Schedule):
                 options["deadlettertopic"] = DEAD
         if once and r.random() < 0.1:
             options["effectivelyonceuncertain"] = "sendagain"
-        if once and r.random() < 0.15:
+        if once and r.random() < 0.3:
             options["effectivelyoncemaxoffsets"] = r.choice(("1", "10"))
         return options
 
@@ -518,7 +519,8 @@ class WritingSchedule(Schedule):
 
     def _attempt_failed(self, batch: int, error: BaseException) -> None:
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
-        if isinstance(error, ServerError):  # the next attempt may succeed, and a slow one may rightly end by others
+        # Others may rightly end an attempt, and the next one succeeds; a refusal or a wrong bookmark has a cause.
+        if isinstance(error, ServerError) or "which is too late" in str(error):
             self._explain(f"a task of batch {batch}", error)
 
     def _judge(self, query: StreamQuery, error: BaseException) -> None:
@@ -655,9 +657,10 @@ class WritingSchedule(Schedule):
 
     def _make_disturbance(self, r: random.Random) -> Disturbance:
         planned = super()._make_disturbance(r)
-        if planned.kind in _IN_A_BATCH and r.random() < 0.7:
-            state = r.choice(("worker writes", "worker writes", "driver commits the writes"))
-            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), 0.1 * r.random() ** 2))
+        if planned.kind in _IN_A_BATCH and r.random() < 0.8:
+            state = r.choice(_IN_A_BATCH[planned.kind])
+            after = 0.01 * r.randrange(3) if state == _SENDS else 0.0
+            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), after))
         return planned
 
     # -- disturbances ---------------------------------------------------------------------------------------------
@@ -774,7 +777,7 @@ class WritingSchedule(Schedule):
             self._at_state.setdefault("driver writes the commit log", []).append((1, kill))
         else:
             app.kill()
-        self._send_foreign(self._topic(planned), planned.number, 15 + int(planned.strength * 80))
+        self._send_foreign(self._topic(planned), planned.number, 90)
 
     def rotate_token(self, planned: Disturbance) -> None:
         times = 6 + planned.number % 3  # brokers accept the last six
