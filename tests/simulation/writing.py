@@ -871,7 +871,9 @@ class WritingSchedule(Schedule):
             assert running is not None
             self._begin_attempt(app.name, app.name, origin, task, running.context, rows, raw)
             running.process.state = "writes"
-            written: Written = pickle.loads(pickle.dumps(pickle.loads(writer).write(self._watched(_feed(rows, columns), rows))))
+            written: Written = pickle.loads(
+                pickle.dumps(pickle.loads(writer).write(self._watched(_feed(rows, columns), rows)))
+            )
             return written
 
         def commit(writer: bytes, written: list[Any]) -> None:

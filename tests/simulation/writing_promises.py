@@ -395,8 +395,8 @@ class Writing:
         if self.schedule.packed:
             return
         by_partition: Counter[str] = Counter()
-        for entry in self.of_batch[origin]:
-            if any(row.task == task for row in entry.rows):
+        for entry in self.entries.values():  # also a message that an earlier batch should copy, and did not
+            if any(row[:2] == (origin, task) for row in entry.rows):
                 by_partition.update(str(copy.message.partition) for copy in entry.copies)
         for partition, count in written.rows.items():
             dead = bad if partition.split(":")[1] == self.schedule.dead_topic else 0
@@ -496,7 +496,7 @@ class Writing:
         if self.schedule.packed:  # a pack waits for more rows
             return
         stored: Counter[bytes] = Counter()
-        for entry in self.of_batch[attempt.origin]:
+        for entry in self.entries.values():
             stored[entry.body] += len(entry.copies)
         rows = Counter(row["value"] for row in given if not is_bad(row["value"]))
         in_flight = (rows - stored).total()
