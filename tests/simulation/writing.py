@@ -362,7 +362,7 @@ class WritingSchedule(OperatedSchedule):
             self.explain(f"a task of batch {batch}", error)
 
     def explain(self, who: str, error: BaseException) -> None:
-        is_long = self.options["tubemq.retry.maxelapsedms"] == _LONG_RETRIES
+        is_long = self.options.get("tubemq.retry.maxelapsedms") == _LONG_RETRIES
         if isinstance(error, ServerError) and is_long:
             self.is_unexplained(who, error)
         elif not (
