@@ -389,18 +389,16 @@ class StreamQuery:
         sink: Sink,
         *,
         interval: float = 0.0,
-        available_now: bool = False,
     ) -> None:
         world = app.world
         self.app, self.checkpoint, self.source, self.sink = app, checkpoint, source, sink
-        self.interval, self.available_now = interval, available_now
+        self.interval = interval
         self.world = world
         self.run_id = f"run-{world.hash('run', checkpoint.path, world.numbers['run'])}"
         world.numbers["run"] += 1
         world.numbers[f"runs of {checkpoint.path}"] += 1
         self.error: BaseException | None = None
         self.batches = 0
-        self.is_idle = False
         self.told = -1  # the commits that the source knows of
         self._stopping = False
         self._changed = Signal(world)
@@ -475,15 +473,11 @@ class StreamQuery:
                 self.told = checkpoint.committed
                 self.check()
                 if end == start:
-                    if self.available_now:
-                        return
-                    self.is_idle = True
                     self.state = "waits for messages"
                     idle_poll = _IDLE_POLLS[min(idle_polls, len(_IDLE_POLLS) - 1)]
                     idle_polls += 1
                     self._changed.wait(world.now + max(self.interval, idle_poll))
                     continue
-                self.is_idle = False
                 idle_polls = 0
                 self.state = "writes the offset log"
                 world.sleep(0.01)
