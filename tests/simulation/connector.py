@@ -18,7 +18,7 @@ from tests.simulation.spark import Application, StreamQuery, TaskContext, travel
 from tests.simulation.world import Killed, the_world
 from tests.without_spark.sink import Cells, batches, schema
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.source.stream import TubeMQStreamReader
@@ -216,23 +216,33 @@ class TubeMQSink:
     ) -> tuple[list[Cells], Written]:
         rows = [self._schedule.cells_of(row) for row in make()]
         self._schedule.started(self._query, batch, number, rows)
-        return rows, write_task(writer, rows, self._columns)
+        try:
+            return rows, write_task(writer, rows, self._columns, self._schedule.asks_for_more)
+        except TubeMQError as error:
+            self._schedule.attempt_failed(batch, error)
+            raise
 
     def _commit(self, written: list[Written], batch: int) -> None:
         TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False).commit(list(written), batch)
 
 
-def write_task(writer: bytes, rows: Sequence[Cells], columns: StructType) -> Written:
-    """Write rows in a worker, which gets them as Spark gives them: a row may take long to be made."""
+def write_task(
+    writer: bytes, rows: Sequence[Cells], columns: StructType, asks_for_more: Callable[[Sequence[Cells]], None]
+) -> Written:
+    """Write rows in a worker, which gets them as Spark gives them: a row may take long to be made. `asks_for_more` gets
+    those that the task has, when it asks for more."""
     world = the_world()
     assert world.running is not None
     world.running.process.state = "writes"
 
     def feed() -> Iterator[pa.RecordBatch]:
+        given = 0
         for batch in batches(rows, columns, 3):
             if pause := world.decide("slow write", world.unrest.slow_task, lambda r: r.random() ** 3):
                 world.sleep(10 * pause)
             yield batch
+            given += batch.num_rows
+            asks_for_more(rows[:given])
 
     written: Written = travel(pickle.loads(writer).write(feed()))
     return written
@@ -244,6 +254,7 @@ def batch_write(
     columns: Sequence[str],
     tasks: Sequence[Sequence[Cells]],
     started: Callable[[int, Sequence[Cells]], None],
+    asks_for_more: Callable[[Sequence[Cells]], None],
 ) -> list[Written]:
     """Write rows as a batch. To be called in an actor of the application's driver."""
     schema_of_rows = schema([dict.fromkeys(columns)])
@@ -253,7 +264,7 @@ def batch_write(
 
     def write(task: int, rows: Sequence[Cells], writer: bytes) -> Written:
         started(task, rows)
-        return write_task(writer, rows, schema_of_rows)
+        return write_task(writer, rows, schema_of_rows, asks_for_more)
 
     def commit(writer: bytes, written: list[Any]) -> None:
         pickle.loads(writer).commit(written)

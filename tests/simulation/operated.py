@@ -274,6 +274,11 @@ class OperatedSchedule(Schedule):
         if topic in self.tubemq.topics:
             self.tubemq.open_topic(topic)
 
+    def rotate_token(self, planned: Disturbance) -> None:
+        times = 1 + planned.number % 8  # brokers accept the last six
+        self.world.tell("master", f"makes {times} new visit tokens")
+        self.tubemq.rotate_visit_token(times)
+
     def burst(self, planned: Disturbance) -> None:
         topic = self.fed_topics[planned.number % len(self.fed_topics)]
         self.send(topic, planned.number, 10 + int(planned.strength * 30))

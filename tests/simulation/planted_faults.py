@@ -434,7 +434,7 @@ WRITING = (
         "received += len(partitions)\n            stored.update(partitions)",
         "received += len(partitions)\n            stored.update([*partitions, partitions[0]])",
         "writing",
-        ("counts_true", "error_true"),
+        ("counts_true",),
     ),
     Fault(
         "failed_send_given_up",
@@ -450,9 +450,9 @@ WRITING = (
         "if a send fails a task, the error says how many rows are acknowledged",
         PRODUCER,
         "lambda: (self.acknowledged, self._queue.accepted)",
-        "lambda: (self._queue.accepted - self._queue.waiting, self._queue.accepted)",
+        "lambda: (self._queue.accepted, self._queue.accepted)",
         "writing",
-        ("error_true",),
+        ("counts_true",),
     ),
     # Where rows go
     Fault(
@@ -617,7 +617,7 @@ WRITING = (
         "return self.planned is not None and self.planned < before and own <= before",
         "return True",
         "writing",
-        ("stored_once",),
+        ("stored_once", "errors_explained"),
     ),
     Fault(
         "fewer_tasks_not_noticed",

@@ -403,11 +403,6 @@ class ReadingSchedule(OperatedSchedule):
             bodies = [b"j%d" % self.world.count("java message") for _ in range(1 + int(planned.strength * 20))]
             self.guests.append(JavaProducer(self.world, self.tubemq.master, topic, bodies).ended)
 
-    def rotate_token(self, planned: Disturbance) -> None:
-        times = 1 + planned.number % 8
-        self.world.tell("master", f"makes {times} new visit tokens")
-        self.tubemq.rotate_visit_token(times)
-
     def batch_read(self, planned: Disturbance) -> None:
         """Somebody looks at the topics by a batch read, and may kill it."""
         self.invite("reader", self._read_batch, planned)

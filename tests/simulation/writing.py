@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 from tests.simulation.connector import Row, RowSource, TubeMQSink, TubeMQSource, batch_write
 from tests.simulation.operated import OperatedSchedule, Possible, some_options
 from tests.simulation.promises import UNIT, BrokenError
-from tests.simulation.schedule import Disturbance, Outcome, Setting, some, turn_knobs
+from tests.simulation.schedule import Disturbance, Moment, Outcome, Setting, some, turn_knobs
 from tests.simulation.servers import DELETED, Message
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Killed
 from tests.simulation.writing_promises import Attempt, Origin, Plan, Writing
 from tests.without_spark.sink import Cells
 from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -38,7 +39,7 @@ QUERY_ID = "00000000-0000-4000-8000-000000000001"
 DEAD, FROM = "dead", "s"
 _HORIZONS = {0.0: 12.0, 1.0: 12.0, 2.0: 15.0, 15.0: 50.0, 70.0: 200.0}  # seconds, by the interval of the trigger
 _MOST_THREADS = 12  # of a process: a task, the heartbeats, and a connect to each server in the background
-_MOST_SOCKETS = 16  # of a process: two for each server, and those that are being closed
+_MOST_SOCKETS = 9  # of a process: two for each server, and those that are being closed
 
 # Tunables of the product, and smaller values.
 KNOBS = (
@@ -61,20 +62,28 @@ OPTIONS: Possible = (
 ONCE_OPTIONS: Possible = (
     (1.0, "effectivelyonce", ("true",)),
     (0.1, "effectivelyonceuncertain", ("sendagain",)),
-    (0.15, "effectivelyoncemaxoffsets", ("1", "10")),
+    (0.3, "effectivelyoncemaxoffsets", ("1", "10")),
 )
 CHANGES: Possible = (  # of options, from one run to the next
     (1.0, "tubemq.producer.maxinflight", ("1", "4", "1000")),
     (1.0, "tubemq.producer.maxinflightbytes", ("200", "5000", "1000000")),
     (1.0, "tubemq.connections.shared", ("true", "false", "true")),
 )
+_LONG_RETRIES = "60000"  # of `tubemq.retry.maxelapsedms`: longer than a topic is closed
+_TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
+_SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
+_IN_A_BATCH = {"crowd": (_SENDS, _COMMITS), "hold requests": (_SENDS,), "change tasks": (_SENDS,)}  # mostly then
 _LATE = frozenset({"repeated", "speculation", "zombie", "clock", "hang", "crash", "network"})
 
 
 class WritingSchedule(OperatedSchedule):
     """One stream of numbered rows, or of the messages of another topic, to one, two or ever new topics."""
 
-    KINDS = (*OperatedSchedule.KINDS, "slow broker", "change options", "switch on", "change tasks", "batch write")
+    KINDS = (
+        *OperatedSchedule.KINDS,
+        *("slow broker", "change options", "switch on", "change tasks", "batch write"),
+        *("rotate token", "crowd", "hold requests"),
+    )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
         DataLossError: frozenset({"retention", "crash", "deleted"}),
         FencedError: frozenset({"repeated", "speculation", "zombie", "clock"}),
@@ -117,6 +126,7 @@ class WritingSchedule(OperatedSchedule):
         setting.horizon, setting.unrest = horizon, replace(setting.unrest, repeated_stage=repeated)
         count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 8)
         setting.knobs = turn_knobs(r, KNOBS)
+        setting.config = replace(setting.config, **r.choice(_TOKENS))
         if what == "many topics":
             setting.knobs = (*setting.knobs, ("testing.request_checks", "_MAX_TOPICS", 10))
         if r.random() < 0.5:  # no more than the brokers keep in memory, in two blocks
@@ -332,12 +342,33 @@ class WritingSchedule(OperatedSchedule):
             stamped=once or options.get("stamprows") == "true",
             once=once,
             send_again=options.get("effectivelyonceuncertain") == "sendagain",
+            most_bytes=int(options.get("tubemq.producer.maxinflightbytes", MAX_BYTES)),
         )
         self.writing.begun(attempt)
         if attempt.meets_earlier_stage:
             self.trouble("repeated")
         if attempt.is_speculative:
             self.trouble("speculation")
+
+    def asks_for_more(self, given: Sequence[Cells]) -> None:
+        running = self.world.running
+        assert running is not None
+        self.guarded(self.writing.bounded_memory, running.process, given)
+
+    def attempt_failed(self, batch: int, error: TubeMQError) -> None:
+        self.guarded(self.writing.error_true, ("batch", batch), str(error))
+        # Others may rightly end an attempt, and the next one succeeds; a refusal or a wrong bookmark has a cause.
+        if isinstance(error, ServerError) or "which is too late" in str(error):
+            self.explain(f"a task of batch {batch}", error)
+
+    def explain(self, who: str, error: BaseException) -> None:
+        is_long = self.options.get("tubemq.retry.maxelapsedms") == _LONG_RETRIES
+        if isinstance(error, ServerError) and is_long:
+            self.is_unexplained(who, error)
+        elif not (
+            "rotate token" in self.came and "was not acknowledged within" in str(error)
+        ):  # no master had a new one
+            super().explain(who, error)
 
     def committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
         self.batches += 1
@@ -423,6 +454,14 @@ class WritingSchedule(OperatedSchedule):
                     f"{process} has {len(process.actors)} threads and {len(process.sockets)} connections",
                 )
 
+    def _make_disturbance(self, r: random.Random) -> Disturbance:
+        planned = super()._make_disturbance(r)
+        if planned.kind in _IN_A_BATCH and r.random() < 0.8:
+            state = r.choice(_IN_A_BATCH[planned.kind])
+            after = 0.01 * r.randrange(3) if state == _SENDS else 0.0
+            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), after))
+        return planned
+
     # -- disturbances ---------------------------------------------------------------------------------------------
 
     def slow_broker(self, planned: Disturbance) -> None:
@@ -439,6 +478,35 @@ class WritingSchedule(OperatedSchedule):
         if now < until and not self.is_calm:
             hangs[server] = max(hangs.get(server, 0.0), now + pause)
             self.world.at(pause + 0.001, self._hang_again, server, pause, until)
+
+    def hold_requests(self, planned: Disturbance) -> bool:
+        """The servers do not handle what comes over the present connections of a worker, but answer others."""
+        workers = [process for process in self.world.processes if process.role == "worker" and process.sockets]
+        if not workers:
+            return False
+        worker = workers[planned.number % len(workers)]
+        seconds = 0.5 + 2.3 * planned.strength  # a new run waits 3 s for what an earlier one has sent
+        self.world.tell(worker, f"has sent what the servers handle only in {seconds:.1f} s")
+        self.trouble("hang")
+        for socket in worker.sockets:
+            socket.hold(seconds)
+        return True
+
+    def crowd(self, planned: Disturbance) -> bool:
+        """The driver is killed in a batch, and others write more messages than a search reads before the bookmark.
+
+        While it commits, they write before it moves its bookmarks, and Spark does not log the commit.
+        """
+        app, topic = self.app, self.topic_of(planned)
+        if app is None or topic is None or not app.alive:
+            return False
+        if app.jvm.state == "commits the writes":
+            kill = replace(planned, kind="kill driver")
+            self._at_state.setdefault("driver writes the commit log", []).append((1, kill))
+        else:
+            app.kill()
+        self.send(topic, planned.number, 90)
+        return True
 
     def change_options(self, planned: Disturbance) -> None:
         """The operator restarts the query with other options, or loses it and does so."""
@@ -494,7 +562,7 @@ class WritingSchedule(OperatedSchedule):
         def started(task: int, rows: Sequence[Cells]) -> None:
             self._begin_attempt(app.name, app.name, origin, task, rows, raw)
 
-        call = app.jvm.start("batch", batch_write, app, raw, extra["columns"], tasks, started)
+        call = app.jvm.start("batch", batch_write, app, raw, extra["columns"], tasks, started, self.asks_for_more)
         call.wait()
         error = self.error_of(call)
         if error is None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,19 +13,14 @@ from typing import Any
 import pytest
 
 from tests import messages
-from tests.client.net.connecting import trickling
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.peers import Peer
 from tests.real.topics import TopicSpec
 from tests.sending import counted
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
-from tubemq_spark.testing import ServerConfig
 
 REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
 GROUP = "g"
@@ -113,18 +108,6 @@ def test_registering_lists_the_partitions(cluster: EmbeddedCluster) -> None:
         consumer.close()
     assert closes.fired == 1
     assert clients(cluster) == []
-
-
-@pytest.mark.usefixtures("beating")
-def test_requests_to_brokers_carry_the_last_visit_token() -> None:
-    config = ServerConfig(visit_token_valid_period=100.0, consumer_heartbeat_timeout=10_000.0)
-    with embedded_cluster(topics=TOPICS, brokers=1, config=config) as cluster, session(cluster) as consumer:
-        beats = Requests(cluster, BEAT)
-        consumer.register()
-        token = consumer.broker_authorization().visitAuthorizedToken
-        cluster.tubemq.clock.advance(1000.0)
-        beats.wait_for_more(3)
-        assert consumer.broker_authorization().visitAuthorizedToken > token
 
 
 def test_registering_waits_for_a_topic_that_appears_soon(use_timings: UseTimings) -> None:
@@ -236,17 +219,6 @@ def test_a_new_client_goes_on_while_its_master_hangs(cluster: EmbeddedCluster, u
     assert lost.fired == 3
 
 
-def test_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
-    registers, metas = counted(cluster, REGISTER), counted(cluster, META)
-    with session(cluster) as consumer:
-        consumer.register()
-        cluster.tubemq.clock.advance(60.0)
-        assert clients(cluster) == []
-        consumer.refresh()
-        assert clients(cluster) == [consumer.client_id]
-    assert (registers.fired, metas.fired) == (2, 3)
-
-
 # Heartbeats
 
 
@@ -263,34 +235,3 @@ def test_a_registered_session_sends_heartbeats_until_it_is_closed(cluster: Embed
         after = beats.fault.fired
         assert clients(cluster) == []
     assert beats.fault.fired == after
-
-
-@pytest.mark.usefixtures("beating")
-def test_a_heartbeat_of_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
-    beats, registers = Requests(cluster, BEAT), counted(cluster, REGISTER)
-    with session(cluster) as consumer:
-        consumer.register()
-        beats.wait_for_more(1)
-        cluster.tubemq.clock.advance(60.0)
-        beats.wait_for_more(4)
-        assert clients(cluster) == [consumer.client_id]
-        assert registers.fired == 2
-
-
-# Slow masters
-
-
-def as_consumer(settings: ClientSettings) -> None:
-    ConsumerSession(settings, "g", ["demo"]).register()
-
-
-def as_producer(settings: ClientSettings) -> None:
-    ProducerSession(settings).refresh()
-
-
-@pytest.mark.parametrize("ask", [as_consumer, as_producer])
-def test_a_master_that_sends_byte_by_byte_blocks_nobody(ask: Callable[[ClientSettings], None]) -> None:
-    with Peer(trickling) as peer:
-        settings = ClientSettings((peer.address,), rpc_timeout=0.2, framing=Framing.STANDARD, retry_for=0.0)
-        with pytest.raises(TransportError, match=r"no master answered: .*did not answer in time"):
-            ask(settings)
