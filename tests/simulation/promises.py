@@ -222,7 +222,13 @@ class Reading:
         if message.lost in (CRASH, DELETED):  # it may never have been part of a plan
             planned = self.schedule.logged_at.get(message.lost_at, {}).get(message.partition, 0)
             return message.position < planned
-        return end is not None and message.position < end and message.lost == RETENTION
+        if end is None or message.position >= end or message.lost != RETENTION:
+            return False
+        # Else the store was another one when the query came so far.
+        return not any(
+            loss.store == message.partition.store and loss.how == DELETED and loss.at >= message.lost_at
+            for loss in self.schedule.truth.losses
+        )
 
     def loss_has_range(self, report: Report) -> None:
         """A reported range is one that the servers lost."""

@@ -23,6 +23,7 @@ from tubemq_spark.errors import (
     FencedError,
     PartitionOccupiedError,
     PositionMovedError,
+    ServerError,
     TransportError,
     TubeMQError,
 )
@@ -184,6 +185,8 @@ class ReadingSchedule(OperatedSchedule):
             self.options["failondataloss"] = "false"  # as the error advises
         elif isinstance(error, PartitionOccupiedError) and query.batches and self._strangers and self.claims_stay:
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
+        elif isinstance(error, ServerError) and "not every entry" in str(error) and _ELAPSED in self.options:
+            pass  # brokers flush later than that
         elif isinstance(error, PositionMovedError) and (self.has_weather or recent):
             pass
         elif isinstance(error, PartitionOccupiedError) and not self.checkpoint.offsets and len(self.apps) > 1:
