@@ -151,6 +151,21 @@ def folder_of(name: str) -> str:
     return folder if folder in CLIENT_ARROWS else ""
 
 
+def test_what_tasks_import_is_declared() -> None:
+    """pip brings it to executors. Spark is there; the other parts have extras, or run on the driver."""
+    parts = ("protocol", "client", "source", "sink", "compression", "datasource")
+    found = {
+        name.split(".")[0]
+        for module, path in MODULES.items()
+        if part_of(module) in parts
+        for name in imports(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py")
+    }
+    others = found - sys.stdlib_module_names - {"tubemq_spark", "pyspark"}
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = re.findall(r'^    "([a-z]+)', project.partition("\ndependencies = [")[2].partition("]")[0], re.MULTILINE)
+    assert others == {"google" if name == "protobuf" else name for name in declared}
+
+
 def test_every_part_has_a_rule() -> None:
     assert {part_of(module) for module in MODULES} <= ARROWS.keys()
 
