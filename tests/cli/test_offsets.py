@@ -86,6 +86,8 @@ def test_a_terminal_shows_the_difference_and_asks(named: Cluster, topic: str, te
         (["set", "1:0"], "is not BROKER:PARTITION=PLACE"),
         (["set", "1:9=0"], "the topic has no 1:"),
         (["set", "1:0=29"], "multiple of 28"),
+        (["set", "1:0=20260131120000"], "13 digits"),
+        (["reset", "--to", "202601311200"], "write it in the form 2026-01-31T12:00"),
         (["reset", "--to", "never"], "--to is 'never'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -168,13 +168,31 @@ def test_read_begins_at_starting_timestamp(timed: EmbeddedTubeMQ, given: object,
         assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, MINUTES)
 
 
+TOO_LATE = (
+    "[starting-time-too-late] no message of 1:t:0, 2:t:0 is as late as 2026-01-01 13:00:00+00:00 (option "
+    "'startingTimestamp'): reading begins at the end"
+)
+
+
 @pytest.mark.option("startingTimestamp")
-def test_stream_begins_at_the_latest_if_no_message_is_late_enough(timed: EmbeddedTubeMQ) -> None:
+def test_stream_begins_at_the_latest_if_no_message_is_late_enough(
+    timed: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = Stream(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")
     stream.run()
+    assert caplog.messages.count(TOO_LATE) == 1
     timed.send("t", b"later", msg_time="202601011259")
     stream.run()
     assert bodies(stream.rows) == [b"later"]
+
+
+@pytest.mark.option("startingTimestamp")
+def test_nothing_is_logged_if_a_partition_has_a_message_that_is_late_enough(
+    timed: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed.send("t", b"late", "2:0", msg_time="202601011300")
+    assert bodies(read_batch(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")) == [b"late"]
+    assert "starting-time-too-late" not in caplog.text
 
 
 @pytest.mark.option("startingTimestamp")

@@ -6,6 +6,7 @@ All positions are bytes of the index, 28 a message; ranges are half-open.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
@@ -23,6 +24,8 @@ from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,7 +62,15 @@ class OffsetResolver:
         """Return where each partition is read from, by the options. Raises as `starting_positions`."""
         options = self._options
         if options.starting_at is not None:
-            return self.at_time(options.starting_at, partitions, claims)
+            found = self.at_time(options.starting_at, partitions, claims)
+            if found and all(position >= claims.position(one).end for one, position in found.items()):
+                _log.warning(
+                    "[starting-time-too-late] no message of %s is as late as %s (option 'startingTimestamp'): reading "
+                    "begins at the end",
+                    ", ".join(map(str, sorted(found))),
+                    options.starting_at,
+                )
+            return found
         needs_earliest = options.starting == "earliest" or isinstance(options.starting, dict)
         earliest = claims.earliest(partitions) if needs_earliest else {}
         return starting_positions(options.starting, {p: claims.position(p) for p in partitions}, earliest)
