@@ -63,7 +63,7 @@ def find(
     with GroupMember(
         connection.settings, group or temporary_group(), topic, filters=filters or (), zone=zone
     ) as member:
-        starts, ends = member.resolve(begin), member.resolve(end)
+        starts, ends = member.resolve(begin), member.resolve(end, is_end=True)
         with (
             progress(f"searching {topic}", prints_lines=True) as advance,
             closing(read_range(member, starts, ends, filters or ())) as all_,

@@ -28,6 +28,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.metadata import Partition
 
 Positions = Mapping[Partition, int]
@@ -108,9 +109,11 @@ class GroupMember:
             known = ", ".join(f"{one.broker_id}:{one.partition_id}" for one in self.partitions)
             raise ConfigError(f"the topic has no {', '.join(map(str, unknown))}; its partitions are {known}")
 
-    def resolve(self, place: Place, partitions: Collection[Partition] | None = None) -> dict[Partition, int]:
+    def resolve(
+        self, place: Place, partitions: Collection[Partition] | None = None, *, is_end: bool = False
+    ) -> dict[Partition, int]:
         """Return the position that `place` means in each partition, by default in all of them. A position outside of a
-        store becomes the store's beginning or end."""
+        store becomes the store's beginning or end. `is_end`: of a read, see `outside_repeated_hour`."""
         wanted = self.partitions if partitions is None else sorted(partitions)
         ends = {partition: self.claims.position(partition).end for partition in wanted}
         if place.word == "latest":
@@ -119,7 +122,8 @@ class GroupMember:
         if place.word == "earliest":
             return earliest
         if place.moment is not None:
-            moments = dict.fromkeys(wanted, (place.moment - _EPOCH) // timedelta(microseconds=1))
+            moment = outside_repeated_hour(place.moment, self.zone, is_end=is_end)
+            moments = dict.fromkeys(wanted, (moment - _EPOCH) // timedelta(microseconds=1))
             return find_positions(Prober(self.session, self.claims), moments, earliest, self.zone)
         if place.entries is not None:
             return {one: max(earliest[one], end - place.entries * UNIT) for one, end in ends.items()}

@@ -19,6 +19,7 @@ from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.data_loss import loss_of
+from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
@@ -62,7 +63,8 @@ class OffsetResolver:
         """Return where each partition is read from, by the options. Raises as `starting_positions`."""
         options = self._options
         if options.starting_at is not None:
-            found = self.at_time(options.starting_at, partitions, claims)
+            since = outside_repeated_hour(options.starting_at, options.msg_time_zone, is_end=False)
+            found = self.at_time(since, partitions, claims)
             if found and all(position >= claims.position(one).end for one, position in found.items()):
                 _log.warning(
                     "[starting-time-too-late] no message of %s is as late as %s (option 'startingTimestamp'): reading "
@@ -80,7 +82,8 @@ class OffsetResolver:
         options = self._options
         if options.ending_at is None:
             return ending_positions(options.ending, starts, {p: claims.position(p) for p in starts})
-        ends = self.at_time(options.ending_at, starts, claims)
+        until = outside_repeated_hour(options.ending_at, options.msg_time_zone, is_end=True)
+        ends = self.at_time(until, starts, claims)
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
     def at_time(
