@@ -41,7 +41,7 @@ ARROWS = {
     "monitoring": LEAVES | {"protocol", "source"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
-    "cli": LEAVES | {"checks", "compression", "protocol", "client", "testing", ""},
+    "cli": LEAVES | {"checks", "compression", "protocol", "client", "source", "sink", "testing", ""},
     "": LEAVES | {"default_logging", "datasource", "option_builder", "registration", "sink", "spark_check"},
 }
 

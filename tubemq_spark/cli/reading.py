@@ -16,6 +16,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 from tubemq_spark.cli.messages import Message, messages_of
 from tubemq_spark.cli.moments import Place
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
@@ -48,7 +49,7 @@ def new_claim() -> ClaimId:
 
 
 class GroupMember:
-    """A member of a group that holds all partitions of a topic while the `with` block runs; the group does not move.
+    """A member of a group that holds all partitions of topics while the `with` block runs; the group does not move.
 
     `positions` are the group's positions and the stores' ends by partition. Entering raises `PartitionOccupiedError` if
     another client holds a partition for longer than `claim_timeout` seconds, else as `ConsumerSession.register`.
@@ -58,22 +59,23 @@ class GroupMember:
         self,
         settings: ClientSettings,
         group: str,
-        topic: str,
-        *,
+        *topics: str,
         filters: Sequence[str] = (),
         claim_timeout: float = 0.0,
         zone: tzinfo = timezone.utc,
     ) -> None:
-        self.topic = topic
+        self.topics = topics
         self.zone = zone
-        self.session = ConsumerSession(settings, group, [topic], {topic: filters} if filters else {})
+        self.session = ConsumerSession(
+            settings, group, topics, dict.fromkeys(topics, tuple(filters)) if filters else {}
+        )
         self.claims = DriverClaims(self.session, new_claim(), claim_timeout)
         self.partitions: list[Partition] = []
 
     def __enter__(self) -> GroupMember:
         self.session.register()
         try:
-            self.partitions = sorted(self.session.cluster.partitions(self.topic))
+            self.partitions = self._listed(self.session.cluster)
             self.claims.take(dict.fromkeys(self.partitions))
         except BaseException:
             self.close()
@@ -96,18 +98,20 @@ class GroupMember:
         return {partition: at.end for partition, at in self.positions.items()}
 
     def take_new(self) -> list[Partition]:
-        """Claim the partitions that the topic got since the last look, and return them. Raises as entering does."""
-        listed = self.session.refresh().partitions(self.topic)
-        new = sorted(set(listed) - set(self.partitions))
+        """Claim the partitions that the topics got since the last look, and return them. Raises as entering does."""
+        new = sorted(set(self._listed(self.session.refresh())) - set(self.partitions))
         self.claims.take(dict.fromkeys(new))
         self.partitions += new
         return new
 
+    def _listed(self, cluster: Cluster) -> list[Partition]:
+        return sorted(partition for topic in self.topics for partition in cluster.partitions(topic))
+
     def check(self, partitions: Collection[Partition]) -> None:
-        """Raise `ConfigError` for a partition that the topic does not have."""
+        """Raise `ConfigError` for a partition that the topics do not have."""
         if unknown := sorted(set(partitions) - set(self.partitions)):
-            known = ", ".join(f"{one.broker_id}:{one.partition_id}" for one in self.partitions)
-            raise ConfigError(f"the topic has no {', '.join(map(str, unknown))}; its partitions are {known}")
+            known = ", ".join(map(str, self.partitions))
+            raise ConfigError(f"there is no {', '.join(map(str, unknown))}; the partitions are {known}")
 
     def resolve(
         self, place: Place, partitions: Collection[Partition] | None = None, *, is_end: bool = False
