@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clocks import UseTimings
@@ -14,7 +15,6 @@ from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.servers import BOTH, running
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.protocol.claim_id import ClaimId
 
 MESSAGES = 9_000  # several fetches

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clusters import Cluster
@@ -16,7 +17,6 @@ from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages
 from tests.clusters import Cluster, Layout
 from tests.messages import partitions, send
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.size_sample import SizeSample, sample_sizes
 from tubemq_spark.protocol.claim_id import ClaimId

@@ -36,13 +36,6 @@ class Row(NamedTuple):
     body: bytes
 
 
-class Reader(TubeMQStreamReader):
-    """Its process gets SIGTERM from `StreamQuery`, and this OS process does not."""
-
-    def _stop_on_termination(self) -> None:
-        pass
-
-
 @lru_cache(maxsize=256)
 def _schema(options: tuple[tuple[str, str], ...]) -> StructType:
     return TubeMQDataSource(dict(options)).schema()
@@ -88,8 +81,9 @@ class TubeMQSource:
         self._reader: Any = self._call(self._new_reader)
         self._limit = self._call(self._reader.getDefaultReadLimit)
 
-    def _new_reader(self) -> Reader:
-        return Reader(self._raw, schema_of(self._raw))
+    def _new_reader(self) -> TubeMQStreamReader:
+        # Its process gets SIGTERM from `StreamQuery`, and this OS process does not.
+        return TubeMQStreamReader(self._raw, schema_of(self._raw), owns_process=False)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         self._process.state = f"is asked for {function.__name__.removeprefix('_')}"

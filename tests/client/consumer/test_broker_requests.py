@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.network.hostile import Spoiled, saying
@@ -17,7 +18,6 @@ from tests.sending import settings
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import MAX_POSITION, check_positions
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clocks import SkippingClock
@@ -17,7 +18,6 @@ from tests.reading import UNIT, Row
 from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId

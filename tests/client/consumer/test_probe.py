@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.messages import partitions
@@ -14,7 +15,6 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT

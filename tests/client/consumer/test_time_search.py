@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import reading
 from tests.clocks import SkippingClock
@@ -18,7 +19,6 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import probe
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.net.rpc import send_requests
