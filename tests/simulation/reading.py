@@ -191,6 +191,8 @@ class ReadingSchedule(OperatedSchedule):
             pass
         elif isinstance(error, PartitionOccupiedError) and not self.checkpoint.offsets and len(self.apps) > 1:
             pass  # this run has another id than the last one, and waits until its claims expire
+        elif isinstance(error, FencedError) and "newer attempt" in str(error) and self.world.numbers["speculation"]:
+            pass  # the other attempt of the task failed, too
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":
             self.is_unexplained("the query", error)  # the claims of an earlier run expire before that
         elif isinstance(error, TransportError) and _ELAPSED not in self.options and "no master" not in str(error):

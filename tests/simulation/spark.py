@@ -283,6 +283,7 @@ class Application:
     def _speculate(self, task: _Task) -> None:
         if not task.done and task.running and self.alive:
             self.world.tell(self.name, f"starts a second attempt of task {task.index}")
+            self.world.numbers["speculation"] += 1
             task.wanted += 1
             self._signal.set()
 

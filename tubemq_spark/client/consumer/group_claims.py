@@ -90,7 +90,7 @@ class GroupClaims:
 
     def take(
         self,
-        positions: Mapping[Partition, int | None],
+        positions: Mapping[Partition, int | None] | Mapping[Partition, int],
         read_status: ReadStatus = ReadStatus.NORMAL,
         retry_for: float | None = None,
     ) -> None:
@@ -105,6 +105,10 @@ class GroupClaims:
                 self._stop_heartbeat = HEARTBEAT().keep(self._beat, self._settings.timings.heartbeat_period)
             self._take(positions, read_status, retry_for)
 
+    def hold(self, partitions: Iterable[Partition], read_status: ReadStatus = ReadStatus.NORMAL) -> None:
+        """Claim those of the partitions that are not held; the group stays. Raise as `take`."""
+        self.take(dict.fromkeys(partition for partition in partitions if not self.holds(partition)), read_status)
+
     def look(self, partitions: Iterable[Partition]) -> dict[Partition, GroupPosition]:
         """Return the group's position and the store's end in partitions that nobody else holds. Each claim is released
         in the same write, so that two clients that look at the same time cannot block each other. Raise as `take`."""
@@ -115,13 +119,13 @@ class GroupClaims:
 
     def _take(
         self,
-        positions: Mapping[Partition, int | None],
+        positions: Mapping[Partition, int | None] | Mapping[Partition, int],
         read_status: ReadStatus,
         retry_for: float | None = None,
         *,
         release: bool = False,
     ) -> None:
-        missing = dict(positions)
+        missing: dict[Partition, int | None] = {**positions}
         retry_for = self._settings.retry_for if retry_for is None else retry_for
         what = f"claiming partitions of group {self._session.group}"
         retries = Retries(_log, what, retry_for, clock=self._settings.clock)
