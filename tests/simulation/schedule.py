@@ -273,7 +273,7 @@ class Schedule:
         elif choice < 0.45:
             moment = Moment("time", r.random() * setting.horizon)
         else:
-            moment = Moment("request", int(1 + r.random() ** 2 * 400), after)
+            moment = Moment("request", int(1 + r.random() ** 2 * 250), after)
         return Disturbance(kind, moment, r.randrange(1000), r.random())
 
     def _fire(self, planned: Disturbance) -> None:
