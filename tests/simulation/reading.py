@@ -13,7 +13,7 @@ from tests.simulation.connector import FileSink, Row, TubeMQSource, batch_read
 from tests.simulation.java import JavaConsumer, JavaProducer
 from tests.simulation.operated import OperatedSchedule, Possible, some_options
 from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading
-from tests.simulation.schedule import Disturbance, Setting, turn_knobs
+from tests.simulation.schedule import Disturbance, Moment, Setting, turn_knobs
 from tests.simulation.servers import DAMAGED, DELETED, RETENTION
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Killed, Process
@@ -31,6 +31,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 GROUP = "readers"
 _TIMEOUT, _ELAPSED = "tubemq.claim.timeoutms", "tubemq.retry.maxelapsedms"
+_FETCHED, _THEN = "worker reads: get_message", Moment("state", None)
 _QUIET = ("waits for messages", "writes the files of a batch")
 
 # Tunables of the product, and smaller values.
@@ -76,7 +77,7 @@ class ReadingSchedule(OperatedSchedule):
     KINDS = (
         *OperatedSchedule.KINDS,
         *("topic anew", "move group", "leave out topic", "rotate token"),
-        *("rival", "batch read", "java consumer", "java producer"),
+        *("start elsewhere", "late fetch", "rival", "batch read", "java consumer", "java producer"),
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
         PartitionOccupiedError: frozenset({"stranger", "clock"}),
@@ -130,6 +131,7 @@ class ReadingSchedule(OperatedSchedule):
         self.removed: set[Partition] = set()
         self.left_out: set[str] = set()
         self._strangers = 0
+        self._cut_fetch_at: set[str] = set()  # the servers whose next fetch loses its connection
         for topic in self.topics:
             self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
         for _, *what in extra["first"]:
@@ -190,6 +192,8 @@ class ReadingSchedule(OperatedSchedule):
             pass
         elif isinstance(error, PartitionOccupiedError) and not self.checkpoint.offsets and len(self.apps) > 1:
             pass  # this run has another id than the last one, and waits until its claims expire
+        elif isinstance(error, FencedError) and "kill worker" in self.came:
+            pass  # the attempt that fenced this one may be the one that was killed
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":
             self.is_unexplained("the query", error)  # the claims of an earlier run expire before that
         elif isinstance(error, TransportError) and _ELAPSED not in self.options and "no master" not in str(error):
@@ -218,6 +222,12 @@ class ReadingSchedule(OperatedSchedule):
     def _executed(self, request: Any, reply: Any) -> None:
         if request.method == Method.PARTITION_REGISTER:
             self.fencing.watch()
+        serving = self.world.serving
+        if request.method == Method.GET_MESSAGE and serving is not None and serving.server in self._cut_fetch_at:
+            self._cut_fetch_at.remove(serving.server)
+            self.world.tell(serving.name, "is cut, and its fetch ends late")
+            self.trouble("network")
+            serving._transport.reset()
         super()._executed(request, reply)
 
     def _entered(self, process: Process, state: str) -> None:
@@ -308,7 +318,28 @@ class ReadingSchedule(OperatedSchedule):
         for number in range(1 + messages):
             self.send(topic, number, 1)
 
+    def start_elsewhere(self, planned: Disturbance) -> None:
+        """The driver dies, and the next run starts on a computer whose clock is behind."""
+        self.world.tell("operator", f"starts the query where the clock is {planned.strength * 30:.1f} s behind")
+        self.trouble("clock")
+        self.kill_driver(planned)
+        self.world.wall_steps[self.host] = self.world.wall_steps.get(self.host, 0.0) - planned.strength * 30
+
+    def late_fetch(self, planned: Disturbance) -> None:
+        """The connection of a fetch breaks, and the fetch ends after later ones have begun."""
+        self.when("worker reads", replace(planned, kind="delay fetch", moment=_THEN))
+
+    def delay_fetch(self, planned: Disturbance) -> None:
+        broker_id = self.broker_of(planned)
+        self.tubemq.servers.brokers[broker_id].service.offsets.delay_next_get(1 + planned.number % 2)
+        self._cut_fetch_at.add(f"broker {broker_id}")
+        if planned.strength < 0.5:
+            self.when(_FETCHED, replace(planned, kind="kill worker", moment=_THEN))
+
     def move_group(self, planned: Disturbance) -> None:
+        if planned.number % 2:  # while a task reads
+            self.when(_FETCHED, replace(planned, number=planned.number + 1, moment=_THEN))
+            return
         partitions = list(self.partitions_of_query())
         if not partitions:
             return

@@ -104,9 +104,8 @@ class WritingSchedule(OperatedSchedule):
         columns += ("topic",) if by_column or (what == "numbers" and r.random() < 0.2) else ()  # the option wins
         columns += ("inlong_group", "inlong_stream") if packed else ()
         style = r.choice(("mixed", "mixed", "hot", "plain"))
-        sizes, slow = r.choice(((0, 1, 3), (0, 1, 3), (0, 1, 3), (1, 3, 6), (2, 8))), 0.0
-        if r.random() < 0.15:
-            slow = r.choice((0.05, 0.2, 0.5))
+        sizes: tuple[int, ...] = r.choice(((0, 1, 3), (0, 1, 3), (0, 1, 3), (1, 3, 6), (2, 8)))
+        slow = r.choice((0.05, 0.2, 0.5)) if r.random() < 0.15 else 0.0
         first, repeated = r.choice((0, 0, 3, 20)), some(r, 0.3, 0.2, 0.8)
         if what == "numbers" and r.random() < 0.07:  # full queues: each row waits for those before it
             style, sizes, slow, first = "hot", (40,), r.choice((0.1, 0.3, 0.3, 0.4)), 20
@@ -398,7 +397,7 @@ class WritingSchedule(OperatedSchedule):
                 raise BrokenError("stored_once", f"{message} was read in {', '.join(map(str, entry.rows))}")
 
     def _is_anew(self, message: Message) -> bool:
-        """Return True if the topic was created anew before, or if a message was lost that had its place: see `known`."""
+        """Return True if the topic was created anew before, or if a lost message had its place: see `known`."""
         losses = (loss for loss in self.truth.losses if loss.store == message.partition.store)
         return any(
             loss.at <= message.at and (loss.how == DELETED or loss.first <= message.position < loss.end)
