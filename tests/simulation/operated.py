@@ -41,15 +41,15 @@ class OperatedSchedule(Schedule):
     def make_setting(self, r: random.Random) -> Setting:
         """Return a setting that a subclass completes."""
         return Setting(
-            brokers=r.choice((1, 1, 1, 2)),
+            brokers=r.choice((1, 1, 1, 1, 2)),
             masters=r.choice((1, 1, 2)),
-            partitions=r.choice((1, 1, 1, 2)),
-            stores=r.choice((1, 1, 1, 2)),
+            partitions=r.choice((1, 1, 1, 1, 2)),
+            stores=r.choice((1, 1, 1, 1, 2)),
             weather=make_weather(r),
             unrest=make_unrest(r),
             config=small_servers(r),
             kinds=tuple(kind for kind in self.KINDS if r.random() < 0.3),
-            rate=r.choice((0.2, 0.4, 0.7)),
+            rate=r.choice((0.3, 0.5, 0.7)),
             extra={"pause": r.choice((0.1, 0.1, 1.0, 20.0)), "max_failures": r.choice((1, 2, 4))},
         )
 

@@ -363,7 +363,9 @@ class Fencing:
     def fenced_delivers_nothing(self, partition: Partition, client_id: str) -> None:
         """A reader delivers nothing when another client has had its partition for longer than a proof is fresh."""
         lost_at = self._lost_at.get((partition, client_id))
-        if lost_at is not None and (late := self.schedule.world.now - lost_at) > _FRESH:
+        weather = self.schedule.setting.weather  # a proof is as old as its reply is late
+        fresh = _FRESH + (weather.longest if weather.late_reply else 0.0)
+        if lost_at is not None and (late := self.schedule.world.now - lost_at) > fresh:
             raise BrokenError(
                 "fenced_delivers_nothing", f"{client_id} delivers {partition}, which it lost {late:.1f} s before"
             )

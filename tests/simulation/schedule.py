@@ -257,8 +257,11 @@ class Schedule:
             elif moment.kind == "request":
                 self._at_request.setdefault(moment.value, []).append(planned)
             else:
-                state, nth = moment.value
-                self._at_state.setdefault(state, []).append((nth, planned))
+                self.when(moment.value[0], planned, moment.value[1])
+
+    def when(self, state: str, planned: Disturbance, nth: int = 1) -> None:
+        """Let a disturbance come when a process enters a state."""
+        self._at_state.setdefault(state, []).append((nth, planned))
 
     def _make_disturbance(self, r: random.Random) -> Disturbance:
         setting = self.setting
@@ -273,7 +276,7 @@ class Schedule:
         elif choice < 0.45:
             moment = Moment("time", r.random() * setting.horizon)
         else:
-            moment = Moment("request", int(1 + r.random() ** 2 * 400), after)
+            moment = Moment("request", int(1 + r.random() ** 2 * 250), after)
         return Disturbance(kind, moment, r.randrange(1000), r.random())
 
     def _fire(self, planned: Disturbance) -> None:

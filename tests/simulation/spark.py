@@ -122,6 +122,7 @@ class Application:
         self.cores, self.max_failures = cores, max_failures
         self.jvm = Process(world, f"{name} driver", host or f"{name} host")
         self.alive = True
+        self.was_cut_off = False  # it was stopped before it knew what it had registered
         self.idle: list[tuple[Process, float]] = []
         self.busy: dict[Process, None] = {}
         self._driver_workers: dict[str, Process] = {}
@@ -418,6 +419,7 @@ class StreamQuery:
         if self._stopping or self.ended.done:
             return
         self._stopping = True
+        self.app.was_cut_off |= self.state == "starts"
         self.world.tell(self.app.name, f"is stopped while it {self.state}")
         self.source.interrupt()
         self._changed.set()

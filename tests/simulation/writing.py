@@ -37,7 +37,7 @@ from tubemq_spark.testing import request_checks
 
 QUERY_ID = "00000000-0000-4000-8000-000000000001"
 DEAD, FROM = "dead", "s"
-_HORIZONS = {0.0: 12.0, 1.0: 12.0, 2.0: 15.0, 15.0: 50.0, 70.0: 200.0}  # seconds, by the interval of the trigger
+_HORIZONS = {0.0: 7.0, 1.0: 8.0, 2.0: 10.0, 15.0: 40.0, 70.0: 150.0}  # seconds, by the interval of the trigger
 _MOST_THREADS = 12  # of a process: a task, the heartbeats, and a connect to each server in the background
 _MOST_SOCKETS = 9  # of a process: two for each server, and those that are being closed
 
@@ -98,9 +98,9 @@ class WritingSchedule(OperatedSchedule):
 
     def make_setting(self, r: random.Random) -> Setting:
         setting = super().make_setting(r)
-        setting.interval = r.choice((0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 15.0, 70.0))
+        setting.interval = r.choice((0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 15.0, 70.0))
         horizon, spread = _HORIZONS[setting.interval], 0.8
-        what = r.choice(("numbers",) * 6 + ("copy", "many topics"))
+        what = r.choice(("numbers",) * 11 + ("copy", "many topics"))
         once = what == "copy" or r.random() < 0.5
         topics = r.choice((("t",), ("t",), ("t", "u"))) if what != "copy" else ("t",)
         by_column = what == "many topics" or r.random() < 0.25
@@ -113,18 +113,17 @@ class WritingSchedule(OperatedSchedule):
         columns += ("topic",) if by_column or (what == "numbers" and r.random() < 0.2) else ()  # the option wins
         columns += ("inlong_group", "inlong_stream") if packed else ()
         style = r.choice(("mixed", "mixed", "hot", "plain"))
-        sizes, slow = r.choice(((0, 1, 3), (0, 1, 3), (1, 4, 8), (3, 12), (12,))), 0.0
-        if r.random() < 0.15:
-            slow = r.choice((0.05, 0.2, 0.5))
-        first, repeated = r.choice((0, 0, 3, 20, 40)), some(r, 0.3, 0.2, 0.8)
-        if what == "numbers" and r.random() < 0.12:  # full queues: each row waits for those before it
-            style, sizes, slow, first = "hot", (60,), r.choice((0.1, 0.3, 0.3, 0.4)), 20
+        sizes: tuple[int, ...] = r.choice(((0, 1, 3), (0, 1, 3), (0, 1, 3), (1, 3, 6), (2, 8)))
+        slow = r.choice((0.05, 0.2, 0.5)) if r.random() < 0.15 else 0.0
+        first, repeated = r.choice((0, 0, 3, 20)), some(r, 0.3, 0.2, 0.8)
+        if what == "numbers" and r.random() < 0.07:  # full queues: each row waits for those before it
+            style, sizes, slow, first = "hot", (40,), r.choice((0.1, 0.3, 0.3, 0.4)), 20
             options["tubemq.producer.maxinflight"] = "1"
             options.pop("tubemq.producer.maxinflightbytes", None)
             repeated, setting.rate, spread = r.choice((0.0, 0.5)), 0.1, 0.1
-            horizon = max(horizon, 120.0)  # a flush takes many seconds
+            horizon = max(horizon, 50.0)  # a flush takes many seconds
         setting.horizon, setting.unrest = horizon, replace(setting.unrest, repeated_stage=repeated)
-        count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 8)
+        count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 6)
         setting.knobs = turn_knobs(r, KNOBS)
         setting.config = replace(setting.config, **r.choice(_TOKENS))
         if what == "many topics":
@@ -141,7 +140,7 @@ class WritingSchedule(OperatedSchedule):
             "batches": count,
             "times": [0.0, *sorted(spread * horizon * r.random() for _ in range(count - 1))],
             "slow": slow,  # seconds that each message takes
-            "tasks": r.choice((1, 1, 2)),
+            "tasks": r.choice((1, 1, 1, 2)),
             "sizes": sizes,
             "bad": r.choice((0.0, 0.1)) if "failedrows" in options else 0.0,
             "shuffled": r.random() < 0.15,
@@ -429,9 +428,12 @@ class WritingSchedule(OperatedSchedule):
                 raise BrokenError("stored_once", f"{message} was read in {', '.join(map(str, entry.rows))}")
 
     def _is_anew(self, message: Message) -> bool:
-        """Return True if the topic was created anew before the message came: see `known`."""
+        """Return True if the topic was created anew before, or if a lost message had its place: see `known`."""
         losses = (loss for loss in self.truth.losses if loss.store == message.partition.store)
-        return any(loss.how == DELETED and loss.at <= message.at for loss in losses)
+        return any(
+            loss.at <= message.at and (loss.how == DELETED or loss.first <= message.position < loss.end)
+            for loss in losses
+        )
 
     def nothing_left(self) -> None:
         """A process holds no more threads, connections and topics than one task needs, however many ran in it.
