@@ -52,7 +52,7 @@ class ConsumerSession(MasterSession):
                 self._master.retry(self._register)
                 self._master.retry(self._list_partitions)
                 self._wait_for_topics()
-        except TubeMQError:
+        except BaseException:  # also if Spark stops the process now
             self.close()
             raise
         self._start_heartbeat(self._heartbeat)
