@@ -9,12 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.clocks import UseTimings
-from tests.clusters.embedded import embedded_cluster
-from tests.real.topics import TopicSpec
-from tests.sending import counted, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT, Heartbeat
 from tubemq_spark.errors import TransportError
 
@@ -58,26 +53,10 @@ def test_each_heartbeat_runs_periodically_in_a_daemon_thread_of_its_own() -> Non
         assert beats.thread is not None
         assert (beats.thread.daemon, beats.thread.name) == (True, "tubemq-heartbeat")
     end_first()
+    end_first()  # once more does no harm
     assert ended(first)
     second.wait(3)
     end_second()
-    assert ended(second)
-
-
-def test_a_thread_ends_with_its_heartbeat() -> None:
-    heart = Heartbeat()
-    first = Beats()
-    end = heart.keep(first, SHORT)
-    first.wait()
-    end()
-    end()  # once more does no harm
-    assert ended(first)
-
-    second = Beats()
-    end = heart.keep(second, SHORT)
-    second.wait()
-    assert second.thread is not first.thread
-    end()
     assert ended(second)
 
 
@@ -104,24 +83,6 @@ def test_a_hanging_heartbeat_delays_no_other_and_is_not_started_twice() -> None:
     calls[0].join(TIMEOUT)
     assert not calls[0].is_alive()
     assert len(calls) == 1
-
-
-def test_a_silent_master_does_not_delay_heartbeats_to_another_cluster(use_timings: UseTimings) -> None:
-    """One process has sessions of two clusters. One master is silent until the other one got ten heartbeats."""
-    use_timings(heartbeat_period=SHORT)
-    topics = {"demo": TopicSpec(partitions=1)}
-    with embedded_cluster(topics=topics) as silent, embedded_cluster(topics=topics) as well:
-        sessions = [ProducerSession(settings(one, rpc_timeout=2 * TIMEOUT)) for one in (silent, well)]
-        for session in sessions:
-            session.add_topics(["demo"])
-        mute = silent.tubemq.on("producer_heartbeat").silence()
-        wait_until(lambda: mute.fired, "a beat that is not answered")
-        heard = counted(well, "producer_heartbeat")
-        wait_until(lambda: heard.fired >= 10, "beats of the cluster that is well")
-        assert mute.fired == 1  # the first still waits
-        sessions[1].close()
-        silent.kill_master()  # which ends the waiting
-        sessions[0].close()
 
 
 def test_a_heartbeat_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,13 +65,6 @@ def one_way(server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
         forget_servers()
 
 
-@pytest.fixture
-def two_way(server_cert: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
-    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=tls_files(server_cert, authority)) as tubemq:
-        yield tubemq
-        forget_servers()
-
-
 def secured(serve: Serve, own: Certificate, version: ssl.TLSVersion = TLS_1_3, ca: Path | None = None) -> Peer:
     """Return a server over that TLS version. With `ca` it asks clients for a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

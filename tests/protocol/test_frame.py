@@ -198,27 +198,3 @@ def test_the_fast_path_for_one_block_decodes_the_same(framing: Framing, data: st
     cuts = sorted(data.draw(st.just([]) | st.lists(st.integers(0, len(wire)), max_size=5)))
     pieces = [wire[start:end] for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
     assert fed(FrameDecoder(framing), pieces) == fed(BlockByBlock(framing), pieces)
-
-
-@given(framings, st.lists(st.binary(max_size=50), max_size=4), st.booleans())
-def test_any_bytes_give_frames_or_a_protocol_error(framing: Framing, pieces: list[bytes], begin_well: bool) -> None:
-    decoder = FrameDecoder(framing)
-    head = prefixed(TOKEN, bytes(20))[:-20] if framing is PREFIXED else TOKEN
-    try:
-        for piece in [head * begin_well, *pieces]:
-            assert all(isinstance(frame, Frame) for frame in decoder.feed(piece))
-    except ProtocolError:
-        pass
-
-
-@given(framings, bodies, st.data())
-def test_one_changed_byte_gives_frames_or_a_protocol_error(framing: Framing, body: bytes, data: st.DataObject) -> None:
-    wire = bytearray(encode_frame(3, body, framing))
-    index = data.draw(st.integers(0, min(len(wire) - 1, 40)))
-    wire[index] = data.draw(st.integers(0, 255))
-    decoder = FrameDecoder(framing)
-    try:
-        for piece in (bytes(wire), b"more" * 5):
-            assert all(len(frame.body) <= max_body_size(framing) for frame in decoder.feed(piece))
-    except ProtocolError:
-        pass

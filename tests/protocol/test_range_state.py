@@ -1,39 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pytest
-
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, CommandQueue, EntryCount, ReadCursor
-
-SEEK, FETCH = Command(Action.SEEK, 28), Command(Action.FETCH)
-
-
-def test_sends_a_plan_once_and_keeps_the_fetches_in_flight() -> None:
-    queue = CommandQueue()
-    queue.plan([SEEK])
-    assert queue.next_commands(2) == [SEEK, FETCH, FETCH]
-    assert queue.next_commands(2) == []
-    assert queue.awaited is Action.SEEK
-    assert [queue.answered(), queue.answered()] == [SEEK, FETCH]
-    assert queue.next_commands(2) == [FETCH]
-
-
-def test_a_new_plan_makes_earlier_replies_worthless() -> None:
-    queue = CommandQueue()
-    queue.plan([SEEK])
-    queue.next_commands(1)
-    queue.plan([Command(Action.ROLL_BACK), SEEK])
-    assert queue.next_commands(1) == [Command(Action.ROLL_BACK), SEEK, FETCH]
-    assert [queue.answered() for _ in range(5)] == [None, None, Command(Action.ROLL_BACK), SEEK, FETCH]
-
-
-def test_a_disconnect_leaves_nothing_unanswered() -> None:
-    queue = CommandQueue()
-    queue.plan([SEEK])
-    queue.next_commands(1)
-    queue.disconnect()
-    assert queue.awaited is None
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, EntryCount, ReadCursor
 
 
 def test_the_first_fetch_begins_exactly_at_the_seek() -> None:
@@ -69,11 +38,6 @@ def test_estimates_fetches_by_the_length_of_the_last_one() -> None:
     cursor.fetched(0, messages=10)
     assert cursor.fetches_to(30 * UNIT) == 2
     assert cursor.fetches_to(10 * UNIT) == 1
-
-
-@pytest.mark.parametrize("owns_store", [True, False])
-def test_only_the_partition_of_an_unshared_store_has_positions(owns_store: bool) -> None:
-    assert EntryCount(owns_store).has_positions is owns_store
 
 
 def test_positions_end_behind_too_many_empty_entries() -> None:

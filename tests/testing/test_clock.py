@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from tests.testing.master.calls import StoppedClock
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.clock import Clock, Period
+from tubemq_spark.testing.host import Host
+from tubemq_spark.testing.timers import Timers
 
 
 def test_time_passes_without_advance() -> None:
@@ -49,6 +53,35 @@ def test_a_period_is_due_once_however_many_have_ended() -> None:
         clock.advance(seconds)
         due.append(period.is_due())
     assert due == [False, False, True, False, False, True, True, False, True]
+
+
+class SlowHost:
+    """Runs no function by itself."""
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[[], None]] = []
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        self.functions.append(function)
+
+
+@pytest.mark.parametrize("by_host", [True, False])
+def test_a_timer_runs_once_by_the_hosts_time_or_by_the_clock(by_host: bool) -> None:
+    """The host's sum of times may be rounded down, so the clock may be a little behind."""
+    clock, host = StoppedClock(), SlowHost()
+    timers = Timers(clock, cast(Host, host))
+    ran: list[float] = []
+    timers.after(0.3, lambda: ran.append(clock.now()))
+    clock.advance(0.2)
+    timers.run_due()
+    assert ran == []
+    clock.advance(0.0 if by_host else 0.1)
+    for _ in range(2):
+        (host.functions[0] if by_host else timers.run_due)()
+    clock.advance(1.0)
+    host.functions[0]()
+    timers.run_due()
+    assert len(ran) == 1
 
 
 def test_the_clusters_clock_drives_its_servers() -> None:

@@ -6,24 +6,23 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from google.protobuf.message import Message
 
 from tests.certificates import Authority, Certificate, tls_files
-from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.metadata import parse_brokers
-from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 
 PATIENCE = 20.0
-REGISTER = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostName="127.0.0.1")
+_MESSAGE = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostName="127.0.0.1").SerializeToString()
+REGISTER = encode_frame(
+    7, encode_request(Request(ServiceType.MASTER, Method.PRODUCER_REGISTER, 10_000, _MESSAGE)), Framing.STANDARD
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,32 +63,13 @@ def secure(text: str, context: ssl.SSLContext) -> socket.socket:
     return context.wrap_socket(plain(text), server_hostname="127.0.0.1")
 
 
-def frame(service: ServiceType, method: Method, message: Message, framing: Framing = Framing.STANDARD) -> bytes:
-    return encode_frame(7, encode_request(Request(service, method, 10_000, message.SerializeToString())), framing)
-
-
-def call(
-    connection: socket.socket,
-    service: ServiceType,
-    method: Method,
-    message: Message,
-    framing: Framing = Framing.STANDARD,
-) -> bytes:
-    connection.sendall(frame(service, method, message, framing))
-    decoder = FrameDecoder(framing)
-    while True:
-        data = connection.recv(65536)
-        assert data, "the server ended the connection"
-        for one in decoder.feed(data):
-            reply = decode_reply(one.body)
-            assert isinstance(reply, Response)
-            return reply.data
-
-
-def broker_port(connection: socket.socket, framing: Framing = Framing.STANDARD) -> int:
+def broker_port(connection: socket.socket) -> int:
     """Return the port that the master behind `connection` lists."""
-    data = call(connection, ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER, framing)
-    brokers = parse_brokers(master_pb.RegisterResponseM2P.FromString(data).brokerInfos)
+    connection.sendall(REGISTER)
+    (reply,) = FrameDecoder(Framing.STANDARD).feed(connection.recv(65536))
+    registered = decode_reply(reply.body)
+    assert isinstance(registered, Response)
+    brokers = parse_brokers(master_pb.RegisterResponseM2P.FromString(registered.data).brokerInfos)
     return brokers[1].address.port
 
 
@@ -105,31 +85,6 @@ def is_closed(connection: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("release", ["1.2", "2.5"])
-def test_a_request_and_its_answer_over_tls(authority: Authority, server_cert: Certificate, release: str) -> None:
-    tls = tls_files(server_cert)
-    with EmbeddedTubeMQ({"demo": 1}, tls=tls, release=release) as tubemq:
-        framing = tubemq.framing
-        with secure(tubemq.tls_master, trusting(authority)) as master:
-            broker = f"127.0.0.1:{broker_port(master, framing)}"
-        with secure(broker, trusting(authority)) as connection:
-            sent = broker_pb.SendMessageRequestP2B(
-                clientId="c", topicName="demo", partitionId=0, data=bytes(100_000), flag=0, checkSum=-1, sentAddr=1
-            )
-            data = call(connection, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, sent, framing)
-            assert broker_pb.SendMessageResponseB2P.FromString(data).errCode == 200
-            register = broker_pb.RegisterRequestC2B(
-                opType=OpType.REGISTER, clientId="c", groupName="g", topicName="demo", partitionId=0, readStatus=0
-            )
-            call(connection, ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register, framing)
-            get = broker_pb.GetMessageRequestC2B(
-                clientId="c", groupName="g", topicName="demo", partitionId=0, lastPackConsumed=True
-            )
-            data = call(connection, ServiceType.BROKER_READ, Method.GET_MESSAGE, get, framing)
-            (message,) = broker_pb.GetMessageResponseB2C.FromString(data).messages
-            assert message.payLoadData == bytes(100_000)
-
-
 def test_a_master_lists_ports_of_the_kind_of_connection(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     with secure(one_way.tls_master, trusting(authority)) as over_tls, plain(one_way.master) as in_plain:
         tls_port, plain_port = broker_port(over_tls), broker_port(in_plain)
@@ -137,26 +92,6 @@ def test_a_master_lists_ports_of_the_kind_of_connection(one_way: EmbeddedTubeMQ,
     with secure(f"127.0.0.1:{tls_port}", trusting(authority)) as connection:
         assert isinstance(connection, ssl.SSLSocket)
         assert connection.version() in ("TLSv1.2", "TLSv1.3")
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_tls_versions_are_accepted(one_way: EmbeddedTubeMQ, authority: Authority, version: ssl.TLSVersion) -> None:
-    context = trusting(authority)
-    context.minimum_version = context.maximum_version = version
-    with secure(one_way.tls_master, context) as connection:
-        assert broker_port(connection) > 0
-
-
-def test_a_client_that_does_not_trust_the_server_ends_the_handshake(one_way: EmbeddedTubeMQ) -> None:
-    with closing(plain(one_way.tls_master)) as connection, pytest.raises(ssl.SSLCertVerificationError):
-        ssl.create_default_context().wrap_socket(connection, server_hostname="127.0.0.1").close()
-
-
-def test_mutual_tls_accepts_certified_clients(
-    two_way: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
-) -> None:
-    with secure(two_way.tls_master, trusting(authority, client_cert)) as connection:
-        assert broker_port(connection) > 0
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["nobody", "stranger"])
@@ -168,26 +103,6 @@ def test_mutual_tls_refuses_other_clients(
         two_way.tls_master, context
     ) as connection:  # TLS 1.3: the refusal reaches the client after its handshake
         assert is_closed(connection)
-
-
-def test_a_plain_frame_to_a_tls_port_ends_the_connection(one_way: EmbeddedTubeMQ) -> None:
-    with plain(one_way.tls_master) as connection:
-        connection.sendall(frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
-        assert is_closed(connection)
-
-
-def test_a_tls_hello_to_a_plain_port_gets_no_answer(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
-    with plain(one_way.master) as connection:
-        outgoing = ssl.MemoryBIO()
-        hello = trusting(authority).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
-        with pytest.raises(ssl.SSLWantReadError):
-            hello.do_handshake()
-        connection.sendall(outgoing.read() + frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
-        with plain(one_way.master) as other:
-            assert broker_port(other) > 0  # so the server had time to answer both
-        connection.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            connection.recv(1)
 
 
 @pytest.mark.parametrize("greet", [lambda s: None, lambda s: s.sendall(b"\x16\x03\x01")], ids=["nothing", "half"])
@@ -229,14 +144,9 @@ def test_faults_and_restarts_apply_to_the_tls_port(one_way: EmbeddedTubeMQ, auth
     with secure(one_way.tls_master, trusting(authority)) as master:
         assert broker_port(master) == port
         with one_way.on("producer_register", times=1).close_mid_frame() as fault:
-            master.sendall(frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
+            master.sendall(REGISTER)
             assert is_closed(master)
         assert fault.fired == 1
-
-
-def test_without_files_there_is_no_tls() -> None:
-    with EmbeddedTubeMQ() as tubemq, pytest.raises(ConfigError, match="has no TLS"):
-        _ = tubemq.tls_master
 
 
 @pytest.mark.parametrize("missing", ["cert", "key", "client_ca"])

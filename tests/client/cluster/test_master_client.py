@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,19 +12,14 @@ from typing import Any
 import pytest
 
 from tests import messages
-from tests.client.net.connecting import trickling
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.peers import Peer
 from tests.real.topics import TopicSpec
 from tests.sending import counted
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
-from tubemq_spark.testing import ServerConfig
 
 REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
 GROUP = "g"
@@ -37,12 +31,6 @@ PATIENCE = 30.0
 @pytest.fixture(autouse=True)
 def in_a_hurry(use_timings: UseTimings, skipping_clock: SkippingClock) -> None:
     use_timings(slow_peer_grace=0.05, first_contact_timeout=PATIENCE, topic_lists_fill_up=0.2)
-
-
-@pytest.fixture
-def beating(use_timings: UseTimings) -> None:
-    """Sessions send a heartbeat every 10 ms."""
-    use_timings(heartbeat_period=0.01)
 
 
 @pytest.fixture
@@ -75,24 +63,6 @@ def session(
         made.close()
 
 
-class Requests:
-    """Requests of a method, at all masters or at one."""
-
-    def __init__(self, cluster: EmbeddedCluster, method: str, master: int | None = None) -> None:
-        self._called = threading.Condition()
-        self.fault = cluster.tubemq.on(method, master=master).run(self._notify)
-
-    def wait_for_more(self, count: int) -> None:
-        """Wait for `count` requests from now on. All but the last of them are answered then."""
-        with self._called:
-            enough = self.fault.fired + count
-            assert self._called.wait_for(lambda: self.fault.fired >= enough, timeout=PATIENCE), self.fault
-
-    def _notify(self) -> None:
-        with self._called:
-            self._called.notify_all()
-
-
 def clients(cluster: EmbeddedCluster) -> list[str]:
     return cluster.members(GROUP).clients
 
@@ -113,18 +83,6 @@ def test_registering_lists_the_partitions(cluster: EmbeddedCluster) -> None:
         consumer.close()
     assert closes.fired == 1
     assert clients(cluster) == []
-
-
-@pytest.mark.usefixtures("beating")
-def test_requests_to_brokers_carry_the_last_visit_token() -> None:
-    config = ServerConfig(visit_token_valid_period=100.0, consumer_heartbeat_timeout=10_000.0)
-    with embedded_cluster(topics=TOPICS, brokers=1, config=config) as cluster, session(cluster) as consumer:
-        beats = Requests(cluster, BEAT)
-        consumer.register()
-        token = consumer.broker_authorization().visitAuthorizedToken
-        cluster.tubemq.clock.advance(1000.0)
-        beats.wait_for_more(3)
-        assert consumer.broker_authorization().visitAuthorizedToken > token
 
 
 def test_registering_waits_for_a_topic_that_appears_soon(use_timings: UseTimings) -> None:
@@ -234,63 +192,3 @@ def test_a_new_client_goes_on_while_its_master_hangs(cluster: EmbeddedCluster, u
     with cluster.tubemq.on(REGISTER, times=3).drop_request() as lost, session(cluster, rpc_timeout=0.3) as consumer:
         consumer.register()
     assert lost.fired == 3
-
-
-def test_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
-    registers, metas = counted(cluster, REGISTER), counted(cluster, META)
-    with session(cluster) as consumer:
-        consumer.register()
-        cluster.tubemq.clock.advance(60.0)
-        assert clients(cluster) == []
-        consumer.refresh()
-        assert clients(cluster) == [consumer.client_id]
-    assert (registers.fired, metas.fired) == (2, 3)
-
-
-# Heartbeats
-
-
-@pytest.mark.usefixtures("beating")
-def test_a_registered_session_sends_heartbeats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
-    beats = Requests(cluster, BEAT)
-    with session(cluster) as consumer:
-        consumer.register()
-        for _ in range(5):
-            beats.wait_for_more(2)
-            cluster.tubemq.clock.advance(20.0)  # less than the timeout of 30
-        assert clients(cluster) == [consumer.client_id]
-        consumer.close()
-        after = beats.fault.fired
-        assert clients(cluster) == []
-    assert beats.fault.fired == after
-
-
-@pytest.mark.usefixtures("beating")
-def test_a_heartbeat_of_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
-    beats, registers = Requests(cluster, BEAT), counted(cluster, REGISTER)
-    with session(cluster) as consumer:
-        consumer.register()
-        beats.wait_for_more(1)
-        cluster.tubemq.clock.advance(60.0)
-        beats.wait_for_more(4)
-        assert clients(cluster) == [consumer.client_id]
-        assert registers.fired == 2
-
-
-# Slow masters
-
-
-def as_consumer(settings: ClientSettings) -> None:
-    ConsumerSession(settings, "g", ["demo"]).register()
-
-
-def as_producer(settings: ClientSettings) -> None:
-    ProducerSession(settings).refresh()
-
-
-@pytest.mark.parametrize("ask", [as_consumer, as_producer])
-def test_a_master_that_sends_byte_by_byte_blocks_nobody(ask: Callable[[ClientSettings], None]) -> None:
-    with Peer(trickling) as peer:
-        settings = ClientSettings((peer.address,), rpc_timeout=0.2, framing=Framing.STANDARD, retry_for=0.0)
-        with pytest.raises(TransportError, match=r"no master answered: .*did not answer in time"):
-            ask(settings)

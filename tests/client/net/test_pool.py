@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.clocks import ManualClock
-from tests.peers import Peer, answering, echo, refused_address
+from tests.peers import Peer, answering, echo
 from tests.without_spark.query import Query, write
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
@@ -144,15 +144,6 @@ def test_a_connection_that_broke_while_idle_is_closed(pool: ConnectionPool) -> N
             use(pool, gone)
     assert broken.closed
     assert repr(pool) == "<ConnectionPool idle: {}>"
-
-
-def test_a_lease_of_a_refused_address_is_a_transport_error(pool: ConnectionPool) -> None:
-    address = refused_address()
-    with (
-        pytest.raises(TransportError, match=f"cannot connect to {address}"),
-        pool.lease(address, SETTINGS, timeout=1.0),
-    ):
-        pytest.fail("there is nothing to lend")
 
 
 def test_closing_the_pool_closes_idle_connections(pool: ConnectionPool, peer: Peer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -13,16 +13,14 @@ import pytest
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted, settings
+from tests.sending import bodies_in, settings
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, ServerError
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
-from tubemq_spark.testing import Calls, Fault, ServerConfig
-
-PERIOD = 300.0  # seconds that a visit token lives
+from tubemq_spark.testing import ServerConfig
 
 
 @pytest.fixture
@@ -107,30 +105,6 @@ def test_max_in_flight_limits_unanswered_sends(cluster: EmbeddedCluster, max_in_
     assert 0 < most_in_flight.most <= max_in_flight
 
 
-# Failures that end
-
-Failing = Callable[[Calls], Fault]
-
-
-def code(number: int) -> Failing:
-    return lambda calls: calls.fail(number, "as the test wants it")
-
-
-FAILURES: dict[str, Failing] = {
-    **{str(number): code(number) for number in (503, 419, 403, 500, 510, 599)},
-    "stopping": lambda calls: calls.throw("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException"),
-    "exception": lambda calls: calls.throw("java.lang.reflect.InvocationTargetException"),
-    "close": Calls.close_connection,
-    "store and close": Calls.close_mid_frame,
-    "no answer": Calls.drop_request,
-    "store without answer": Calls.drop_reply,
-}
-
-
-def failing(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("failing", [FAILURES[name] for name in names], ids=names)
-
-
 # Failures that end the producer
 
 
@@ -165,25 +139,6 @@ def test_retry_for_zero_means_one_try(cluster: EmbeddedCluster) -> None:
     with pytest.raises(ServerError, match="in 1 tries"), Producer(settings(cluster, retry_for=0)) as producer:
         producer.send("demo", b"a")
     assert refusal.fired == 1
-
-
-@pytest.mark.parametrize("forgotten", [False, True], ids=["known to the master", "forgotten by the master"])
-def test_an_expired_visit_token_is_renewed(forgotten: bool) -> None:
-    config = ServerConfig(
-        start_visit_token_check=True,
-        visit_token_valid_period=PERIOD,
-        visit_token_check_in_valid_time=0.0,
-        producer_heartbeat_timeout=30.0 if forgotten else 100 * PERIOD,
-    )
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, config=config) as cluster:
-        with Producer(settings(cluster)) as producer:
-            producer.send("demo", b"old")
-            producer.flush()
-            cluster.tubemq.clock.advance(10 * PERIOD)
-            registers = counted(cluster, "producer_register")
-            send_all(producer, 300)
-        assert bodies_in(cluster) == dict.fromkeys([b"old", *bodies(300)], 1)
-        assert registers.fired == forgotten
 
 
 def test_a_broker_that_does_not_know_the_new_token_is_avoided(cluster: EmbeddedCluster) -> None:

@@ -7,20 +7,17 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from tests.testing.master.calls import StoppedClock
-from tubemq_spark.protocol.constants import NO_CHECK_SUM, Method, OpType, ServiceType
-from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
+from tests.testing.master.calls import METHODS, Bench, StoppedClock
+from tubemq_spark.protocol.constants import NO_CHECK_SUM, OpType, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.reply_status import DeclinedError
-from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
-
-_METHODS = {kind: method for method, kind in REQUESTS.items()}
 
 
-class BrokerBench:
+class BrokerBench(Bench):
     """Broker 1 with topic `demo` of 3 partitions and topic `wide` of two stores with 2 each.
 
     `settings` are those of `ServerConfig`.
@@ -48,28 +45,12 @@ class BrokerBench:
         if self.refusal is not None:
             raise self.refusal
 
-    def answer(self, message: Message) -> Response | Failure | None:
-        request = Request(ServiceType.BROKER_READ, _METHODS[type(message)], 1000, message.SerializePartialToString())
+    def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
+        request = Request(ServiceType.BROKER_READ, METHODS[type(message)], 1000, message.SerializePartialToString())
         return self.broker.service.answer(request)
 
-    def call(self, message: Message) -> Any:
-        """Return the reply message, which must have all its required fields."""
-        response = self.answer(message)
-        assert isinstance(response, Response), response
-        return parse(REPLIES[Method(response.method)], response.data)
-
-    def failure(self, message: Message) -> Failure:
-        failure = self.answer(message)
-        assert isinstance(failure, Failure), failure
-        return failure
-
-    def wait(self, seconds: float) -> None:
-        """Advance the clock in steps and run the timers, as on a running server."""
-        while seconds > 0:
-            step = min(seconds, 0.5)
-            self.clock.advance(step)
-            self.broker.tick()
-            seconds -= step
+    def tick(self) -> None:
+        self.broker.tick()
 
     # -- calls with their required fields, which a test may change
 

@@ -17,7 +17,6 @@ from tests.testing.broker.stores import (
     drain,
     ids,
     make_store,
-    messages,
     read,
 )
 from tests.testing.master.calls import StoppedClock
@@ -27,26 +26,6 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.broker.store import ENTRY_BYTES, NO_CODE, UNIT, Store
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.java import filter_code
-
-
-def test_a_new_store_is_empty() -> None:
-    store = make_store()
-    assert (store.min_offset, store.committed_offset, store.max_offset, store.max_data_offset) == (0, 0, 0, 0)
-    assert (list(store.entries()), store.segments) == ([], [0])
-
-
-def test_all_partitions_share_the_index() -> None:
-    store = make_store(partitions=2)
-    positions = [append(store, partition=n % 2, payload=b"12345678")[0] for n in range(4)]
-    assert positions == [0, UNIT, 2 * UNIT, 3 * UNIT]
-    assert (store.max_offset, store.max_data_offset) == (4 * UNIT, 4 * (DATA_HEADER + 8))
-
-
-def test_a_read_returns_a_message_unchanged() -> None:
-    store = make_store()
-    store.append(0, NO_CODE, 77, 123, 0, b"payload")
-    (message,) = messages(read(store))
-    assert (message.messageId, message.checkSum, message.flag, message.payLoadData) == (77, 123, 0, b"payload")
 
 
 @pytest.mark.parametrize(
@@ -128,40 +107,6 @@ def test_a_read_of_memory_ignores_the_readers_size_limit() -> None:
     assert len(read(store, size_limit=1).chunks) == 10
 
 
-def test_messages_of_other_partitions_are_skipped() -> None:
-    store = make_store(partitions=2)
-    for n in range(6):
-        append(store, partition=n % 2, first=n)
-    found = read(store, partition=1)
-    assert (ids(found), found.advance) == ([1, 3, 5], 6 * UNIT)
-    store.flush()
-    assert (drain(store, 0), drain(store, 1)) == ([0, 2, 4], [1, 3, 5])
-
-
-def test_memory_without_a_message_for_the_reader_is_skipped_as_not_found() -> None:
-    store = make_store(partitions=2)
-    append(store, 4, partition=1)
-    found = read(store, UNIT)
-    assert (found.code, found.text, found.advance) == (404, "Can't found Message by index!", 3 * UNIT)
-    store.flush()
-    found = read(store, UNIT)  # in files the read is an empty success
-    assert (found.code, found.chunks, found.advance) == (200, [], 2 * UNIT)
-
-
-@pytest.mark.parametrize("flushed", [False, True])
-def test_filters_compare_hash_codes(flushed: bool) -> None:
-    store = make_store()
-    for n, msg_type in enumerate(["Aa", "BB", "other", "Aa"]):  # the first two have one hash code
-        append(store, code=filter_code(msg_type), first=n)
-    append(store, code=NO_CODE, first=4)
-    if flushed:
-        store.flush()
-        append(store, 100, code=NO_CODE, first=5)  # the first read scans them all
-        store.flush()
-    assert ids(read(store, codes=[filter_code("BB")])) == [0, 1, 3]
-    assert ids(read(store, codes=[filter_code("other"), filter_code("unknown")])) == [2]
-
-
 def test_a_matching_type_in_another_partition_gives_an_empty_success() -> None:
     store = make_store(partitions=2)
     append(store, partition=1, code=7)
@@ -230,34 +175,11 @@ def test_many_messages_are_committed_with_their_block() -> None:
     assert store.committed_offset == 1000 * UNIT
 
 
-def test_a_crash_loses_the_block_and_reuses_its_positions() -> None:
-    store = make_store()
-    append(store, 3)
-    store.flush()
-    append(store, 2, first=3)
-    store.crash()
-    assert (store.max_offset, store.committed_offset) == (3 * UNIT, 3 * UNIT)
-    assert append(store, first=100) == [3 * UNIT]
-    assert drain(store) == [0, 1, 2, 100]
-
-
 def test_a_crash_keeps_flushed_messages() -> None:
     store = make_store(config=replace(CONFIG, mem_cache_msg_count=4))
     append(store, 6)
     store.crash()
     assert drain(store, policy=FILES) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("keep", [0, 1, 5, 6, 10, 11])
-def test_retention_moves_the_minimum_but_no_position(keep: int) -> None:
-    store = make_store(config=replace(CONFIG, max_index_segment_entries=4))
-    append(store, 10)
-    kept = min(keep, 10)
-    store.keep(keep)
-    assert (store.min_offset, store.max_offset) == ((10 - kept) * UNIT, 10 * UNIT)
-    assert [position for position, _ in store.entries()] == [n * UNIT for n in range(10 - kept, 10)]
-    assert drain(store) == list(range(10 - kept, 10))
-    assert append(store, first=10) == [10 * UNIT]
 
 
 def test_a_read_below_the_minimum_starts_at_the_minimum() -> None:
@@ -339,15 +261,6 @@ def test_a_lowered_bound_applies_at_once(flushed: bool) -> None:
     store.set_limits(1, MAX_BYTES)
     append(store, 3000, first=1800)
     assert MAX_BYTES * 3 // 4 < held_bytes(store) <= MAX_BYTES
-
-
-def test_a_topic_keeps_as_much_as_the_cluster_allows() -> None:
-    with EmbeddedTubeMQ(topics={"demo": 1}, max_bytes=50_000) as tubemq:
-        for n in range(1000):
-            tubemq.send("demo", b"%d" % n)
-        kept = tubemq.messages("demo")
-    assert 50_000 * 3 // 4 < sum(DATA_HEADER + ENTRY_BYTES + len(one.body) for one in kept) <= 50_000
-    assert [one.body for one in kept] == [b"%d" % n for n in range(1000 - len(kept), 1000)]
 
 
 def test_a_topic_with_more_stores_divides_its_memory_again() -> None:

@@ -138,18 +138,3 @@ def test_positions_and_bytes_add_up(steps: list[Step]) -> None:
         ends = [0, *(entry.data_end for _, entry in entries)]
         assert [b - a for a, b in pairwise(ends)] == [entry.size for _, entry in entries]
         assert store.max_data_offset == ends[-1]
-
-
-def test_a_reader_behind_the_minimum_continues_there() -> None:
-    store = make_store(max_bytes=200_000, config=replace(CONFIG, mem_cache_msg_size=10_000))
-    offsets = GroupOffsets(CONFIG, StoppedClock())
-    key = Key("g", "demo", 0)
-    reader = Reader(store, offsets, key, codes=None, manual=False, policy=ALL)
-    append(store, 100, payload=bytes(100))
-    reader.step()
-    append(store, 10_000, payload=bytes(100), first=100)
-    lost_to = store.min_offset // UNIT
-    before = len(reader.seen)
-    reader.drain()
-    assert lost_to > 100 > before
-    assert reader.seen[before:] == list(range(lost_to, 10_100))

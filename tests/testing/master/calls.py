@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -17,20 +16,11 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.master.service import MasterService
 from tubemq_spark.testing.master.text_forms import parse_subscribe_info
+from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
 
 NOTHING_KNOWN = -2
 
-_REPLIES: Mapping[type[Message], tuple[Method, type[Message]]] = {
-    pb.RegisterRequestP2M: (Method.PRODUCER_REGISTER, pb.RegisterResponseM2P),
-    pb.HeartRequestP2M: (Method.PRODUCER_HEARTBEAT, pb.HeartResponseM2P),
-    pb.CloseRequestP2M: (Method.PRODUCER_CLOSE, pb.CloseResponseM2P),
-    pb.RegisterRequestC2M: (Method.CONSUMER_REGISTER, pb.RegisterResponseM2C),
-    pb.HeartRequestC2M: (Method.CONSUMER_HEARTBEAT, pb.HeartResponseM2C),
-    pb.CloseRequestC2M: (Method.CONSUMER_CLOSE, pb.CloseResponseM2C),
-    pb.RegisterRequestC2MV2: (Method.CONSUMER_REGISTER_V2, pb.RegisterResponseM2CV2),
-    pb.HeartRequestC2MV2: (Method.CONSUMER_HEARTBEAT_V2, pb.HeartResponseM2CV2),
-    pb.GetPartMetaRequestC2M: (Method.GET_PARTITION_META, pb.GetPartMetaResponseM2C),
-}
+METHODS = {kind: method for method, kind in REQUESTS.items()}
 
 
 class StoppedClock(Clock):
@@ -43,7 +33,38 @@ class StoppedClock(Clock):
         return 1_700_000_000_000 + int(self._skipped * 1000)
 
 
-class MasterBench:
+class Bench:
+    """A server whose time passes by `wait` or by its clock alone."""
+
+    clock: StoppedClock
+
+    def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        raise NotImplementedError
+
+    def call(self, message: Message, tls: bool = False) -> Any:
+        """Return the reply message, which must have all its required fields."""
+        response = self.answer(message, tls)
+        assert isinstance(response, Response), response
+        return parse(REPLIES[Method(response.method)], response.data)
+
+    def failure(self, message: Message) -> Failure:
+        failure = self.answer(message)
+        assert isinstance(failure, Failure), failure
+        return failure
+
+    def wait(self, seconds: float) -> None:
+        """Advance the clock in steps and run the timers, as on a running server."""
+        while seconds > 0:
+            step = min(seconds, 0.5)
+            self.clock.advance(step)
+            self.tick()
+            seconds -= step
+
+
+class MasterBench(Bench):
     """A master with topics `a` and `b` on two brokers; `settings` are those of `ServerConfig`."""
 
     def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
@@ -56,29 +77,13 @@ class MasterBench:
         self.tokens = VisitTokens(self.clock, self.config)
         self.master = MasterService(self.catalog, self.clock, self.config, self.tokens)
 
+    def tick(self) -> None:
+        self.master.tick()
+
     def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
-        method, _ = _REPLIES[type(message)]
         service = self.master.tls_service if tls else self.master.service
-        return service.answer(Request(ServiceType.MASTER, method, 1000, message.SerializePartialToString()))
-
-    def call(self, message: Message, tls: bool = False) -> Any:
-        """Return the reply message, which must have all its required fields."""
-        response = self.answer(message, tls)
-        assert isinstance(response, Response), response
-        return parse(_REPLIES[type(message)][1], response.data)
-
-    def failure(self, message: Message) -> Failure:
-        failure = self.answer(message)
-        assert isinstance(failure, Failure), failure
-        return failure
-
-    def wait(self, seconds: float) -> None:
-        """Advance the clock in steps and run the timers, as on a running server."""
-        while seconds > 0:
-            step = min(seconds, 0.5)
-            self.clock.advance(step)
-            self.master.tick()
-            seconds -= step
+        request = Request(ServiceType.MASTER, METHODS[type(message)], 1000, message.SerializePartialToString())
+        return service.answer(request)
 
     # -- calls with their required fields, which a test may change
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.testing.master.calls import NOTHING_KNOWN, MasterBench, register, register_v2
-from tubemq_spark.protocol.metadata import parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, TopicLayout
 from tubemq_spark.testing.config import Release
@@ -15,59 +14,7 @@ from tubemq_spark.testing.config import Release
 BROKERS = ["1:10.0.0.1: ", "2:10.0.0.2:8200"]
 
 
-def present(reply: Any) -> set[str]:
-    return {field.name for field, _ in reply.ListFields()}
-
-
 # -- contents of V2 replies
-
-
-def test_register_v2() -> None:
-    bench = MasterBench()
-    reply = bench.register_v2()
-    assert (reply.errCode, reply.errMsg) == (200, "OK!")
-    assert list(reply.brokerConfigList) == BROKERS
-    assert reply.authorizedInfo.visitAuthorizedToken == bench.tokens.current
-    assert reply.opsTaskInfo == pb.OpsTaskInfo()
-    expected = {"errCode", "errMsg", "brokerConfigId", "brokerConfigList", "opsTaskInfo", "authorizedInfo"}
-    assert present(reply) == expected
-
-
-def test_partition_meta() -> None:
-    bench = MasterBench()
-    bench.register_v2()
-    reply = bench.meta()
-    assert list(reply.topicMetaInfoList) == ["a#1:1:3:1,2:2:2:1"]
-    assert [
-        (one.broker_id, one.stores, one.partitions) for one in parse_consumer_topic(reply.topicMetaInfoList[0])
-    ] == [
-        (1, 1, 3),
-        (2, 2, 2),
-    ]
-    assert list(reply.brokerConfigList) == BROKERS
-    assert present(reply) == {
-        "errCode",
-        "errMsg",
-        "brokerConfigId",
-        "topicMetaInfoId",
-        "topicMetaInfoList",
-        "brokerConfigList",
-    }
-
-
-def test_lists_are_sent_only_to_members_that_do_not_know_them() -> None:
-    bench = MasterBench()
-    bench.register_v2()
-    known = bench.meta()
-    ids = {"brokerConfigId": known.brokerConfigId, "topicMetaInfoId": known.topicMetaInfoId}
-    again = bench.meta(**ids)
-    assert not again.brokerConfigList
-    assert not again.topicMetaInfoList
-    assert (again.brokerConfigId, again.topicMetaInfoId) == (known.brokerConfigId, known.topicMetaInfoId)
-    report = pb.ClientSubRepInfo(**ids)
-    assert not bench.register_v2(subRepInfo=report).brokerConfigList
-    assert not bench.heartbeat_v2(subRepInfo=report).brokerConfigList
-    assert list(bench.heartbeat_v2().brokerConfigList) == BROKERS
 
 
 def test_new_partitions_are_announced_after_a_rebalance() -> None:
@@ -123,14 +70,6 @@ def test_the_status_of_brokers(change: Callable[[MasterBench], object], old: str
         assert list(bench.meta().topicMetaInfoList) == [text]
 
 
-def test_release_1_2_returns_nothing_for_an_unknown_topic() -> None:
-    bench = MasterBench(Release.V1_2)
-    assert bench.register_v2(topicList=["x"]).errCode == 200
-    reply = bench.meta()
-    assert reply.topicMetaInfoId == NOTHING_KNOWN
-    assert not reply.topicMetaInfoList
-
-
 def test_a_member_with_old_metadata_gets_it_unasked() -> None:
     bench = MasterBench()
     bench.register_v2()
@@ -153,26 +92,6 @@ def test_a_member_with_old_metadata_gets_it_unasked() -> None:
     assert report(topicMetaInfoId=meta_id).topicMetaInfoId == meta_id
     assert not report(lstAssignedTime=bench.clock.wall_ms()).HasField("topicMetaInfoId")
     assert not report(reportSubInfo=True).HasField("topicMetaInfoId")  # a member without partitions gets no metadata
-
-
-@pytest.mark.parametrize("text", ["a", "a#1", "a#x:1", "a#1:x", "a-1:0", "a#", "a#1:0,,1:1"])
-def test_reports_of_a_wrong_shape(text: str) -> None:
-    bench = MasterBench()
-    bench.register_v2()
-    report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=True, partSubInfo=[text])
-    for message in (
-        pb.HeartRequestC2MV2(clientId="c1", groupName="g", subRepInfo=report),
-        register_v2(subRepInfo=report),
-    ):
-        failure = bench.failure(message)
-        assert (failure.simple_name, failure.text) == ("InvocationTargetException", "")
-
-
-@pytest.mark.parametrize("text", ["", " ", "a#1:0", "a#1:0,2:1,", "a#9:0"])
-def test_reports_of_held_partitions(text: str) -> None:
-    bench = MasterBench()
-    report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=True, partSubInfo=[text])
-    assert bench.register_v2(subRepInfo=report).errCode == 200
 
 
 def test_a_report_without_its_flag_is_ignored() -> None:
@@ -217,20 +136,6 @@ def test_flow_rules_in_v2_replies() -> None:
 # -- membership
 
 
-@pytest.mark.parametrize("release", list(Release))
-def test_unknown_groups_and_members(release: Release) -> None:
-    bench = MasterBench(release)
-    for reply in (bench.heartbeat_v2(), bench.meta(), bench.heartbeat()):
-        assert (reply.errCode, reply.errMsg) == (411, "Not found groupName g in holder!")
-    bench.register_v2()
-    for reply in (bench.heartbeat_v2("c2"), bench.meta("c2")):
-        assert (reply.errCode, reply.errMsg) == (411, "Not found client c2 in group(g)")
-        assert present(reply) == {"errCode", "errMsg"}
-    reply = bench.heartbeat("c2")
-    text = "Update consumer node exception:Invalid node id:c2@g, you have to append node first!"
-    assert (reply.success, reply.errCode, reply.errMsg) == (False, 411, text)
-
-
 def test_members_without_heartbeats_are_removed_and_then_their_group() -> None:
     bench = MasterBench(consumer_heartbeat_timeout=30.0)
     bench.register_v2("c1")
@@ -244,22 +149,6 @@ def test_members_without_heartbeats_are_removed_and_then_their_group() -> None:
     assert bench.heartbeat_v2("c1").errCode == 200
     bench.wait(31)
     assert bench.heartbeat_v2("c1").errMsg == "Not found groupName g in holder!"
-
-
-@pytest.mark.parametrize("v2", [True, False])
-def test_a_close_removes_the_client_and_may_be_repeated(v2: bool) -> None:
-    bench = MasterBench()
-    if v2:
-        bench.register_v2()
-    else:
-        bench.register()
-    for _ in range(2):
-        reply = bench.close()
-        assert (reply.success, reply.errCode, reply.errMsg) == (True, 200, "OK!")
-    assert bench.heartbeat_v2().errCode == 411
-    assert bench.heartbeat().errCode == 411
-    other = register(topicList=["b"]) if v2 else register_v2(topicList=["b"])
-    assert bench.call(other).errCode == 200
 
 
 def test_the_server_cannot_remove_a_name_with_an_at_sign() -> None:

@@ -65,22 +65,6 @@ def test_an_order_is_sent_once() -> None:
     assert not bench.heartbeat().HasField("event")
 
 
-def test_members_share_partitions_and_take_over() -> None:
-    bench = MasterBench(consumer_heartbeat_timeout=5.0)
-    one, two, three = (Consumer(bench, name) for name in ("c1", "c2", "c3"))
-    run(bench, [one, two, three])
-    assert sorted(len(consumer.keys) for consumer in (one, two, three)) == [2, 2, 3]
-    assert one.keys | two.keys | three.keys == ALL_OF_A
-    kept = one.keys
-    bench.close("c3")
-    run(bench, [one, two])
-    assert one.keys | two.keys == ALL_OF_A
-    assert {len(one.keys), len(two.keys)} == {3, 4}
-    assert kept <= one.keys | two.keys
-    run(bench, [one], 30)  # c2 sends no more heartbeats
-    assert one.keys == ALL_OF_A
-
-
 def test_a_new_member_gets_its_order_after_the_others_have_disconnected() -> None:
     bench = MasterBench()
     one = Consumer(bench, "c1")
