@@ -254,7 +254,8 @@ class MicroBatchPlanner:
                 # An end before the start is an accepted loss.
                 earlier = {p: min(at, end.positions.get(p, at)) for p, at in begin.items()}
                 self._move_group(replace(start, positions=earlier), is_latest=True)
-            claims.take({partition: None for partition in begin if not claims.holds(partition)}, read_status(options))
+            missing = [partition for partition in self._partitions.present(begin) if not claims.holds(partition)]
+            claims.take(dict.fromkeys(missing), read_status(options))
             return ranges(begin, self._stored_ends(end))
 
         options = self._options
