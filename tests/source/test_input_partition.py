@@ -37,6 +37,13 @@ def test_input_partition_can_be_pickled() -> None:
     assert copy.settings.credentials == Credentials("u", PASSWORD)
 
 
+def test_reads_without_a_task_are_readers_of_their_own() -> None:
+    """A join of rows with themselves may read a range twice at once."""
+    claims = [PARTITION._claim_of_this_attempt() for _ in range(2)]
+    assert len({claim.reader for claim in claims}) == 2
+    assert all(claim.reader and claim.task == 0 for claim in claims)
+
+
 def test_text_shows_the_ranges_and_no_password() -> None:
     for shown in (repr(PARTITION), str(PARTITION), repr(pickle.loads(pickle.dumps(PARTITION)))):
         assert all(part in shown for part in ("'g'", "topic='t'", "start=28", "end=84", "5f0c9a3be1d27486", "user='u'"))
