@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays scripts on the embedded and on a real server and compares all replies: random scripts and known differences.
+"""Plays scripts on the embedded and on a real server and compares all replies: random scripts and fixed ones.
 
 `python -m tests.differential` plays thousands.
 """

@@ -94,6 +94,14 @@ def test_a_master_lists_ports_of_the_kind_of_connection(one_way: EmbeddedTubeMQ,
         assert connection.version() in ("TLSv1.2", "TLSv1.3")
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_tls_versions_are_accepted(one_way: EmbeddedTubeMQ, authority: Authority, version: ssl.TLSVersion) -> None:
+    context = trusting(authority)
+    context.minimum_version = context.maximum_version = version
+    with secure(one_way.tls_master, context) as connection:
+        assert broker_port(connection) > 0
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["nobody", "stranger"])
 def test_mutual_tls_refuses_other_clients(
     two_way: EmbeddedTubeMQ, authority: Authority, stranger: Certificate, known: bool

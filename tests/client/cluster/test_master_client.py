@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -34,6 +35,12 @@ def in_a_hurry(use_timings: UseTimings, skipping_clock: SkippingClock) -> None:
 
 
 @pytest.fixture
+def beating(use_timings: UseTimings) -> None:
+    """Sessions send a heartbeat every 10 ms."""
+    use_timings(heartbeat_period=0.01)
+
+
+@pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
     """One master."""
     with embedded_cluster(topics=TOPICS, brokers=1) as running:
@@ -61,6 +68,24 @@ def session(
         yield made
     finally:
         made.close()
+
+
+class Requests:
+    """Requests of a method, at all masters or at one."""
+
+    def __init__(self, cluster: EmbeddedCluster, method: str, master: int | None = None) -> None:
+        self._called = threading.Condition()
+        self.fault = cluster.tubemq.on(method, master=master).run(self._notify)
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait for `count` requests from now on. All but the last of them are answered then."""
+        with self._called:
+            enough = self.fault.fired + count
+            assert self._called.wait_for(lambda: self.fault.fired >= enough, timeout=PATIENCE), self.fault
+
+    def _notify(self) -> None:
+        with self._called:
+            self._called.notify_all()
 
 
 def clients(cluster: EmbeddedCluster) -> list[str]:
@@ -192,3 +217,21 @@ def test_a_new_client_goes_on_while_its_master_hangs(cluster: EmbeddedCluster, u
     with cluster.tubemq.on(REGISTER, times=3).drop_request() as lost, session(cluster, rpc_timeout=0.3) as consumer:
         consumer.register()
     assert lost.fired == 3
+
+
+# Heartbeats
+
+
+@pytest.mark.usefixtures("beating")
+def test_a_registered_session_sends_heartbeats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
+    beats = Requests(cluster, BEAT)
+    with session(cluster) as consumer:
+        consumer.register()
+        for _ in range(5):
+            beats.wait_for_more(2)
+            cluster.tubemq.clock.advance(20.0)  # less than the timeout of 30
+        assert clients(cluster) == [consumer.client_id]
+        consumer.close()
+        after = beats.fault.fired
+        assert clients(cluster) == []
+    assert beats.fault.fired == after
