@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -13,11 +14,15 @@ from tests import messages
 from tests.clusters import Cluster
 from tests.messages import Sent
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -57,10 +62,6 @@ def wanted(cluster: Cluster, partition: Partition, start: int, end: int) -> Rang
     return RangeToRead(partition, start, end, owns_store=owns_store(cluster, partition))
 
 
-def snapshot(cluster: Cluster, partition: Partition, previous_client_id: str | None = None) -> PartitionSnapshot:
-    return PartitionSnapshot(messages.broker(cluster, partition.broker_id), previous_client_id)
-
-
 def reader(
     cluster: Cluster,
     group: str,
@@ -70,7 +71,6 @@ def reader(
     *,
     claim: ClaimId | None = None,
     claim_timeout: float = 0.0,
-    previous_client_id: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PartitionReader:
     """Return a reader that waits for no other client, unless `claim_timeout` says so."""
@@ -79,7 +79,7 @@ def reader(
         group,
         claim or next_claim(),
         wanted(cluster, partition, start, end),
-        snapshot(cluster, partition, previous_client_id),
+        PartitionSnapshot(messages.broker(cluster, partition.broker_id)),
         claim_timeout=claim_timeout,
     )
 
@@ -110,6 +110,26 @@ def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[
 
 def calls(cluster: Cluster, group: str) -> GroupRequests:
     return GroupRequests(messages.settings(cluster), group)
+
+
+def visitor(cluster: Cluster, group: str, settings: ClientSettings | None = None) -> Visitor:
+    requests = GroupRequests(settings or messages.settings(cluster), group)
+    return Visitor(requests, lambda partition: messages.broker(cluster, partition.broker_id))
+
+
+@contextmanager
+def holding(
+    settings: ClientSettings, group: str, *topics: str, claim: ClaimId | None = None, claim_timeout: float = 0.0
+) -> Iterator[GroupClaims]:
+    """Yield the claims of a driver, `claim` of a new query if none is given."""
+    session = ConsumerSession(settings, group, topics)
+    session.register()
+    claims = GroupClaims(session, claim or ClaimId(new_query(), run=1, batch=1), claim_timeout)
+    try:
+        yield claims
+    finally:
+        claims.release()
+        session.close()
 
 
 def register(

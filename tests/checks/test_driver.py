@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
-from tests import messages
+from tests import messages, reading
 from tests.clusters import Cluster
 from tests.messages import partitions, send
 from tubemq_spark.checks import CheckResult, driver_checks
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -26,15 +25,12 @@ def topic(cluster: Cluster) -> str:
 
 
 @pytest.fixture
-def claims(cluster: Cluster, topic: str, group: str) -> Iterator[DriverClaims]:
+def claims(cluster: Cluster, topic: str, group: str) -> Iterator[GroupClaims]:
     """Claims of another query on all partitions, one message behind the beginning."""
-    session = ConsumerSession(messages.settings(cluster), group, [topic])
-    session.register()
-    held = DriverClaims(session, ClaimId("other-query", run=1, batch=1, label="host"), claim_timeout=10.0)
-    held.take(dict.fromkeys(partitions(cluster, topic), UNIT))
-    yield held
-    held.release()
-    session.close()
+    claim = ClaimId("other-query", run=1, batch=1, label="host")
+    with reading.holding(messages.settings(cluster), group, topic, claim=claim) as held:
+        held.take(dict.fromkeys(partitions(cluster, topic), UNIT))
+        yield held
 
 
 def checked(cluster: Cluster, topic: str, group: str) -> list[CheckResult]:
@@ -54,7 +50,7 @@ def test_a_healthy_cluster_has_no_problem(cluster: Cluster, topic: str, group: s
 
 
 def test_the_holder_is_named_and_keeps_its_claims(
-    cluster: Cluster, topic: str, group: str, claims: DriverClaims
+    cluster: Cluster, topic: str, group: str, claims: GroupClaims
 ) -> None:
     (holder,) = [result for result in checked(cluster, topic, group) if result.state != "ok"]
     assert (holder.state, holder.check, holder.subject) == ("warning", "holders", group)

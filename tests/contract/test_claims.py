@@ -43,12 +43,12 @@ class Shelf:
         return cls(cluster, partition, start, end, rows)
 
     def reader(
-        self, claim: ClaimId | None = None, *, claim_timeout: float = 0.0, previous: str | None = None
+        self, claim: ClaimId | None = None, *, claim_timeout: float = 0.0
     ) -> Generator[FetchedBatch, None, None]:
         """Batches, by a newer attempt than those before if no claim is given."""
         claim = claim or reading.next_claim()
         where = self.cluster, self.group, self.partition, self.start, self.end
-        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, previous_client_id=previous).batches()
+        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout).batches()
 
     def read(self) -> list[Row]:
         return reading.rows_of(self.reader())

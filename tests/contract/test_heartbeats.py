@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clocks import UseTimings
 from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.servers import BOTH, running
 from tests.reading import UNIT
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.protocol.claim_id import ClaimId
 
 MESSAGES = 9_000  # several fetches
 RIVAL = "some_java_consumer"
@@ -31,26 +28,21 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 def test_heartbeats_keep_claims(broker: Cluster, group: str, use_timings: UseTimings) -> None:
     use_timings(heartbeat_period=0.1)
-    held, lent, silent = messages.partitions(broker, "claimed")
+    held, silent, _ = messages.partitions(broker, "claimed")
     (read,) = messages.partitions(broker, "read")
     sent = messages.send(broker, messages.numbered([read], MESSAGES))[read]
-    session = ConsumerSession(messages.settings(broker), group, ["claimed"])
-    session.register()
-    driver = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
-    driver.take({held: None, lent: None})
-    claim = reading.next_claim()
-    reader = reading.reader(broker, group, read, 0, MESSAGES * UNIT, claim=claim).batches()
-    rows = reading.rows_of(islice(reader, 1))
-    driver.lend([lent])
-    assert reading.register(broker, group, silent, "dead").errCode == 200
+    with reading.holding(messages.settings(broker), group, "claimed") as claims:
+        claims.take({held: None})
+        claim = reading.next_claim()
+        reader = reading.reader(broker, group, read, 0, MESSAGES * UNIT, claim=claim).batches()
+        rows = reading.rows_of(islice(reader, 1))
+        assert reading.register(broker, group, silent, "dead").errCode == 200
 
-    def are_forgotten() -> bool:
-        return reading.register(broker, group, silent, RIVAL).errCode != 410
+        def are_forgotten() -> bool:
+            return reading.register(broker, group, silent, RIVAL).errCode != 410
 
-    broker.wait_for_expiry(are_forgotten, beating=[str(driver.claim), str(claim)])
+        broker.wait_for_expiry(are_forgotten, beating=[str(claims.claim), str(claim)])
 
-    for kept in (held, lent, read):
-        assert reading.register(broker, group, kept, RIVAL).errCode == 410
-    assert rows + reading.rows_of(reader) == reading.expected(sent, 0, MESSAGES * UNIT, sole=True)
-    driver.release()
-    session.close()
+        for kept in (held, read):
+            assert reading.register(broker, group, kept, RIVAL).errCode == 410
+        assert rows + reading.rows_of(reader) == reading.expected(sent, 0, MESSAGES * UNIT, sole=True)

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.group_claims import GroupClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
@@ -36,18 +35,9 @@ class Scene:
     partitions: list[Partition]
     ends: dict[Partition, int]
 
-    @contextmanager
-    def driver(self, claim: ClaimId | None = None, claim_timeout: float = 0.0) -> Iterator[DriverClaims]:
+    def driver(self, claim: ClaimId | None = None) -> AbstractContextManager[GroupClaims]:
         """The claims of a driver, `claim` of a new query if none is given."""
-        topic = self.partitions[0].topic
-        session = ConsumerSession(messages.settings(self.cluster), self.group, [topic])
-        session.register()
-        claims = DriverClaims(session, claim or ClaimId(reading.new_query(), run=1, batch=1), claim_timeout)
-        try:
-            yield claims
-        finally:
-            claims.release()
-            session.close()
+        return reading.holding(messages.settings(self.cluster), self.group, self.partitions[0].topic, claim=claim)
 
     def positions(self) -> dict[Partition, int]:
         """Where the group stands; all partitions must be free."""
@@ -114,27 +104,20 @@ def test_a_refresh_updates_the_ends_and_moves_no_group(scene: Scene) -> None:
     assert scene.positions() == scene.all_at(5 * UNIT)
 
 
-def test_the_earliest_positions_are_found_without_moving_the_group(scene: Scene) -> None:
+def test_a_look_tells_positions_and_leaves_the_partitions_free(scene: Scene) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(9 * UNIT))
-        assert claims.earliest(scene.partitions) == scene.all_at(0)
-        claims.refresh(time.monotonic())
-        assert {claims.position(partition).group for partition in scene.partitions} == {9 * UNIT}
-    assert scene.positions() == scene.all_at(9 * UNIT)
-
-
-def test_the_driver_fences_a_task_that_still_holds_a_partition(scene: Scene) -> None:
-    partition = scene.partitions[0]
     with scene.driver() as claims:
-        claims.take(scene.all_at(0))
-        claims.lend(scene.partitions)
-        lender = str(claims.client_id(partition))
-        task = replace(claims.next_batch(), task=0, attempt=7)
-        assert reading.unregister(scene.cluster, scene.group, partition, lender).errCode == 200
-        assert reading.register(scene.cluster, scene.group, partition, str(task), 0).errCode == 200
-        claims.take(scene.all_at(10 * UNIT))
-        assert reading.unregister(scene.cluster, scene.group, partition, str(task)).errCode == 412
-    assert scene.positions() == scene.all_at(10 * UNIT)
+        assert claims.look(scene.partitions) == {one: (9 * UNIT, end) for one, end in scene.ends.items()}
+        assert scene.positions() == scene.all_at(9 * UNIT)
+
+
+def test_visitors_find_where_stores_begin_and_end(scene: Scene) -> None:
+    """Each ends the claims of the one before."""
+    for _ in range(2):
+        visitor = reading.visitor(scene.cluster, scene.group)
+        assert Prober(visitor).extents(scene.partitions) == {one: (0, end) for one, end in scene.ends.items()}
+    visitor.close()
 
 
 @pytest.mark.parametrize("position", [0, 30 * UNIT])

@@ -5,34 +5,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reading import UNIT
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.probe import Prober
-from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
 
 @dataclass
 class Store:
-    """Three partitions that a driver holds, with their messages mixed at random, and the owner of each entry."""
+    """Three partitions with their messages mixed at random, and the owner of each entry."""
 
     cluster: Cluster
     topic: str
-    session: ConsumerSession
-    claims: DriverClaims
+    prober: Prober
     partitions: list[Partition]
     owners: dict[int, tuple[Partition, int]]
 
     def check(self, positions: list[int]) -> None:
         places = [(partition, position) for partition in self.partitions for position in positions]
-        results = Prober(self.session, self.claims).probe(places, frozenset(places))
+        results = self.prober.probe(places, frozenset(places))
         for partition, position in places:
             found = results[partition, position]
             owner, message_id = self.owners[position]
@@ -53,15 +50,8 @@ def store(cluster: Cluster, group: str) -> Iterator[Store]:
         for partition, stored in messages.send(cluster, numbered).items()
         for sent in stored
     }
-    session = ConsumerSession(messages.settings(cluster), group, [topic])
-    session.register()
-    claims = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), 0.0)
-    claims.take(dict.fromkeys(partitions, 0))
-    try:
-        yield Store(cluster, topic, session, claims, partitions, owners)
-    finally:
-        claims.release()
-        session.close()
+    with closing(reading.visitor(cluster, group)) as visitor:
+        yield Store(cluster, topic, Prober(visitor), partitions, owners)
 
 
 def test_only_the_owner_of_an_entry_has_a_message_there(store: Store) -> None:

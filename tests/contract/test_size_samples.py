@@ -5,18 +5,16 @@ share. Limits in bytes rest on it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import cast
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
-from tests import messages
+from tests import reading
 from tests.clusters import Cluster, Layout
 from tests.messages import partitions, send
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.size_sample import SizeSample, sample_sizes
-from tubemq_spark.protocol.claim_id import ClaimId
+from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -27,35 +25,28 @@ def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
 
 
 @pytest.fixture
-def prober(cluster: Cluster, group: str, topic: str) -> Iterator[Prober]:
-    session = ConsumerSession(messages.settings(cluster), group, [topic])
-    session.register()
-    claims = DriverClaims(session, ClaimId(group.replace("_", "-"), run=1, batch=1), claim_timeout=10.0)
-    claims.take(dict.fromkeys(on_first_broker(cluster, topic), 0))
-    yield Prober(session, claims)
-    claims.release()
-    session.close()
+def visitor(cluster: Cluster, group: str) -> Iterator[Visitor]:
+    with closing(reading.visitor(cluster, group)) as visitor:
+        yield visitor
 
 
 def on_first_broker(cluster: Cluster, topic: str) -> list[Partition]:
     return [partition for partition in partitions(cluster, topic) if partition.broker_id == cluster.broker_ids[0]]
 
 
-def sample(prober: Prober, partition: Partition, entry: int) -> SizeSample:
-    found = sample_sizes(prober, {partition: entry * UNIT})
-    assert prober.claims.position(partition).group == 0
-    return found[partition]
+def sample(visitor: Visitor, partition: Partition, entry: int) -> SizeSample:
+    return sample_sizes(visitor, {partition: entry * UNIT})[partition]
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["memory", "files"])
-def test_a_sample_tells_the_mean_of_even_sizes(cluster: Cluster, topic: str, prober: Prober, flushed: bool) -> None:
+def test_a_sample_tells_the_mean_of_even_sizes(cluster: Cluster, topic: str, visitor: Visitor, flushed: bool) -> None:
     """Of more messages than one fetch returns, from the first and from a later position on."""
     mine = on_first_broker(cluster, topic)
     send(cluster, [(mine[number % len(mine)], b"x" * 2000) for number in range(1500)])
     if flushed:
         cluster.wait_flushed(topic)
     for entry in (0, 600):
-        first = sample(prober, mine[0], entry)
+        first = sample(visitor, mine[0], entry)
         assert first.messages
         assert first.payload == first.messages * 2000
         assert first.lag > 0
@@ -64,17 +55,17 @@ def test_a_sample_tells_the_mean_of_even_sizes(cluster: Cluster, topic: str, pro
         assert 2000 <= first.mean < 2200 * len(mine)
 
 
-def test_the_last_message_is_a_sample(cluster: Cluster, topic: str, prober: Prober) -> None:
+def test_the_last_message_is_a_sample(cluster: Cluster, topic: str, visitor: Visitor) -> None:
     mine = on_first_broker(cluster, topic)
     send(cluster, [(mine[0], b"x" * size) for size in (10, 20, 3000)])
-    last = sample(prober, mine[0], 2)
+    last = sample(visitor, mine[0], 2)
     assert last == SizeSample(1, 3000, 0, 1)
     assert last.mean == 3000
 
 
-def test_long_messages_behind_short_ones_are_seen(cluster: Cluster, topic: str, prober: Prober) -> None:
+def test_long_messages_behind_short_ones_are_seen(cluster: Cluster, topic: str, visitor: Visitor) -> None:
     mine = on_first_broker(cluster, topic)
     send(cluster, [(mine[0], b"x" * 1000)] * 400 + [(mine[0], b"x" * 9000)] * 400)
-    mean = sample(prober, mine[0], 0).mean
+    mean = sample(visitor, mine[0], 0).mean
     assert mean is not None
     assert mean > 4000

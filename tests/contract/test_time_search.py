@@ -4,32 +4,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
 from tests import messages, reading
 from tests.clusters import Cluster, Layout
-from tests.reading import UNIT
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
-from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
 from tubemq_spark.protocol.metadata import Partition
 
 FIRST_MINUTE = datetime(2026, 10, 25, 0, 30, tzinfo=timezone.utc)
 MINUTES = 16
-SOMEWHERE = 100 * UNIT
 
 
 @dataclass
 class Scene:
-    """A topic in which most messages have times and some entries hold no message; and a group that reads it."""
+    """A topic in which most messages have times and some entries hold no message."""
 
     cluster: Cluster
     topic: str
@@ -58,29 +53,13 @@ class Scene:
         return next((position for at, position in self.timed.get(partition, []) if at >= minute), end)
 
     def check(self, minutes: Iterable[int]) -> None:
-        with self._driver() as (session, claims):
-            earliest = claims.earliest(self.partitions)
-            before = {partition: claims.position(partition).group for partition in self.partitions}
+        with closing(reading.visitor(self.cluster, self.group)) as visitor:
+            extents = Prober(visitor).extents(self.partitions)
             for minute in minutes:
                 moment = int((FIRST_MINUTE + timedelta(minutes=minute, seconds=30)).timestamp()) * 1_000_000
-                found = find_positions(
-                    Prober(session, claims), dict.fromkeys(self.partitions, moment), earliest, timezone.utc
-                )
+                found = find_positions(visitor, dict.fromkeys(self.partitions, moment), extents, timezone.utc)
                 for partition, position in found.items():
-                    assert position == self.expected(partition, minute, claims.position(partition).end), minute
-        assert {p: reading.group_position(self.cluster, self.group, p).group for p in self.partitions} == before
-
-    @contextmanager
-    def _driver(self) -> Iterator[tuple[ConsumerSession, DriverClaims]]:
-        session = ConsumerSession(messages.settings(self.cluster), self.group, [self.topic])
-        session.register()
-        claims = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
-        try:
-            claims.take(dict.fromkeys(self.partitions, SOMEWHERE))
-            yield session, claims
-        finally:
-            claims.release()
-            session.close()
+                    assert position == self.expected(partition, minute, extents[partition].end), minute
 
 
 @pytest.mark.parametrize("layout", ["one", pytest.param("three", marks=pytest.mark.thorough)])

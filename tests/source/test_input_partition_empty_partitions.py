@@ -88,7 +88,7 @@ def test_only_partitions_with_messages_are_read(tubemq: EmbeddedTubeMQ, run: Run
 def test_batch_with_many_messages_is_not_counted(tubemq: EmbeddedTubeMQ, run: Run) -> None:
     for number in range(10):
         tubemq.send("wide", b"%d" % number, 4)
-    with tubemq.on("get_message", client="_driver_").count() as looks:
+    with tubemq.on("get_message", client="_look_").count() as looks:
         assert run.read() == set(range(WIDE))
     assert looks.fired <= WIDE + 2
     assert sorted(run.bodies) == stored(tubemq)
@@ -115,8 +115,8 @@ def test_count_ends_early_if_messages_keep_arriving(tubemq: EmbeddedTubeMQ) -> N
         run.read()
     tubemq.send("wide", b"now", 3)
     with (
-        tubemq.on("get_message", client="_driver_").count() as looks,
-        tubemq.on("get_message", client="_driver_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)),
+        tubemq.on("get_message", client="_look_").count() as looks,
+        tubemq.on("get_message", client="_look_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)),
     ):
         assert run.read() == set(range(100))
     assert looks.fired <= 32 + 100 + 10

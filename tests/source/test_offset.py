@@ -38,6 +38,7 @@ offsets = st.builds(
     marks,
     st.none() | counted,
     positions.map(frozenset),
+    positions,
 )
 
 

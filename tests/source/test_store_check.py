@@ -12,7 +12,6 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import ID_SECOND, Fingerprint, KnownIds
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.store_check import (
-    UNFLUSHED_AT_MOST,
     FingerprintState,
     StoreCheck,
     StoreRange,
@@ -41,9 +40,9 @@ def check(
     return StoreCheck(batch, results or {}, NOW, is_complete=True, flushed_end=flushed_end)
 
 
-def batch_of(start: int, end: int, log_end: int, *fingerprints: Fingerprint) -> StoreRange:
+def batch_of(start: int, end: int, *fingerprints: Fingerprint) -> StoreRange:
     """Return a range in entries, of a store with the partitions A and B."""
-    return StoreRange(STORE, [A, B], start * UNIT, end * UNIT, log_end * UNIT, fingerprints)
+    return StoreRange(STORE, [A, B], start * UNIT, end * UNIT, fingerprints)
 
 
 def found(at: int, entry: int | None) -> ProbeResult:
@@ -54,15 +53,15 @@ def found(at: int, entry: int | None) -> ProbeResult:
 def test_a_range_reaches_from_the_least_start_to_the_greatest_end_of_a_store() -> None:
     other = Partition(2, "t", 0)
     begin, ends = {A: 28, B: 56, other: 0}, {A: 84, B: 140, other: 28}
-    ranges = list(store_ranges(begin, ends, {A: 140, B: 168, other: 28}, {STORE: (taken(0),), other.store: ()}))
+    ranges = list(store_ranges(begin, ends, {STORE: (taken(0),), other.store: ()}))
     assert ranges == [
-        StoreRange(STORE, [A, B], 28, 140, 168, (taken(0),)),
-        StoreRange(other.store, [other], 0, 28, 28, ()),
+        StoreRange(STORE, [A, B], 28, 140, (taken(0),)),
+        StoreRange(other.store, [other], 0, 28, ()),
     ]
 
 
 def test_fingerprints_of_partitions_that_are_not_read_are_ignored() -> None:
-    (batch,) = store_ranges({A: 28}, {A: 56}, {A: 56}, {STORE: (taken(0), taken(1, partition=B))})
+    (batch,) = store_ranges({A: 28}, {A: 56}, {STORE: (taken(0), taken(1, partition=B))})
     assert batch.fingerprints == (taken(0),)
 
 
@@ -79,7 +78,7 @@ def test_fingerprints_of_partitions_that_are_not_read_are_ignored() -> None:
     ],
 )
 def test_what_a_probe_proves_of_a_fingerprint(result: ProbeResult | None, state: FingerprintState) -> None:
-    batch = batch_of(6, 9, 9, taken(5))
+    batch = batch_of(6, 9, taken(5))
     results = {} if result is None else {(A, 5 * UNIT): result}
     assert batch.state(taken(5), results) is state
     assert batch.is_truncated(results) is (state is FingerprintState.REPLACED)
@@ -88,28 +87,33 @@ def test_what_a_probe_proves_of_a_fingerprint(result: ProbeResult | None, state:
 @pytest.mark.parametrize(
     ("batch", "probed"),
     [
-        (batch_of(6, 6, 6, taken(5)), {(A, 5)}),  # the fingerprint only, because the batch is empty
-        (batch_of(6, 9, 9, taken(5)), {(A, 5), (A, 8), (B, 8)}),  # the batch begins behind a recent fingerprint
-        (batch_of(6, 9, 9, taken(5, time=NOW - 100)), {(A, 5), (A, 8), (B, 8), (A, 6), (B, 6)}),
-        (batch_of(6, 9, 9), {(A, 8), (B, 8), (A, 6), (B, 6), (A, 0), (B, 0)}),  # and a position that is flushed
+        (batch_of(6, 6, taken(5)), {(A, 5)}),  # the fingerprint only, because the batch is empty
+        (batch_of(6, 9, taken(5)), {(A, 5), (A, 8), (B, 8)}),  # the batch begins behind a recent fingerprint
+        (batch_of(6, 9, taken(5, time=NOW - 100)), {(A, 5), (A, 8), (B, 8), (A, 6), (B, 6)}),
+        (batch_of(6, 9), {(A, 8), (B, 8), (A, 6), (B, 6), (A, 0), (B, 0)}),  # and a position that is flushed
     ],
 )
 def test_positions_of_the_first_probes(batch: StoreRange, probed: set[tuple[Partition, int]]) -> None:
     assert {(partition, at // UNIT) for partition, at in check(batch).first_places()} == probed
 
 
-def test_flushed_messages_need_no_fingerprints() -> None:
-    far = UNFLUSHED_AT_MOST // UNIT + 10
-    batch = batch_of(6, 9, far, taken(5))
-    assert batch.needs_flushed_end
-    assert check(batch).needs_fingerprints
-    assert check(batch, flushed_end=8 * UNIT).needs_fingerprints
-    assert not check(batch, flushed_end=9 * UNIT).needs_fingerprints
+@pytest.mark.parametrize(
+    ("batch", "needs"),
+    [
+        (batch_of(6, 9), True),
+        (batch_of(6, 9, taken(5)), True),
+        (batch_of(6, 6), True),  # an idle store whose position nothing guards
+        (batch_of(6, 6, taken(5)), False),
+        (batch_of(0, 0), False),
+    ],
+)
+def test_each_store_with_a_position_needs_a_fingerprint(batch: StoreRange, needs: bool) -> None:
+    assert check(batch).needs_fingerprints is needs
 
 
 def test_the_last_message_of_a_batch_becomes_a_fingerprint() -> None:
     results = {(A, 8 * UNIT): found(8, None), (B, 8 * UNIT): found(8, 8)}
-    one = check(batch_of(6, 9, 9, taken(5)), results)
+    one = check(batch_of(6, 9, taken(5)), results)
     assert list(one.second_places()) == []
     assert list(one.new_fingerprints()) == [taken(8, partition=B)]
 
@@ -117,7 +121,7 @@ def test_the_last_message_of_a_batch_becomes_a_fingerprint() -> None:
 def test_probes_behind_the_end_tell_the_owner_of_the_last_entry() -> None:
     """Both partitions have a message from the last entry on, because other clients have sent some meanwhile."""
     results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, 9)}
-    batch = batch_of(6, 9, 9, taken(5))
+    batch = batch_of(6, 9, taken(5))
     assert set(check(batch, results).second_places()) == {(A, 9 * UNIT), (B, 9 * UNIT)}
     assert list(check(batch, results).new_fingerprints()) == []
     results |= {(A, 9 * UNIT): found(9, None), (B, 9 * UNIT): found(9, 9)}
@@ -126,7 +130,7 @@ def test_probes_behind_the_end_tell_the_owner_of_the_last_entry() -> None:
 
 def test_the_first_batch_gets_fingerprints_of_its_first_and_last_message() -> None:
     results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, None), (A, 6 * UNIT): found(6, 6)}
-    one = check(batch_of(6, 9, 9), results)
+    one = check(batch_of(6, 9), results)
     assert list(one.new_fingerprints()) == [taken(8, time=0), taken(6, time=0)]
 
 
@@ -134,7 +138,7 @@ def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:
     begin, ends = {A: 6 * UNIT, B: 6 * UNIT}, {A: 9 * UNIT, B: 9 * UNIT}
     known = ids_between(begin, ends, {STORE: (taken(5), taken(8))})
     span = known[B].span
-    assert known == {A: KnownIds(span, id_of(8)), B: KnownIds(span)}
+    assert known == {A: KnownIds(span, id_of(8), taken(8)), B: KnownIds(span, mark=taken(8))}
     assert span is not None
     assert span.has(id_of(7))
     assert ids_between(begin, ends, {STORE: (taken(5),)}) == {}

@@ -107,18 +107,41 @@ def losses_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 # Messages are lost
 
 
-def test_flushed_messages_need_no_fingerprints(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_created_anew_is_noticed_while_the_query_catches_up(
+    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new store is longer than what was read of the old one, and all messages are far from the end of files."""
     monkeypatch.setattr(store_check, "UNFLUSHED_AT_MOST", 20 * UNIT)
     story = Story(tubemq, fail=True)
     story.query._options = replace(story.query._options, max_offsets=60)
     story.send(900, flush=True)
-    looks = tubemq.on("get_message", client="_driver_").count()
-    marked: list[bool] = []
-    story.query.found = lambda: marked.append(bool(story.query.checkpoint.offset().fingerprints) or looks.fired > 0)
+
+    def stop_at_the_second() -> None:
+        if len(story.query.checkpoint.offsets) == 2:
+            raise KeyboardInterrupt
+
+    story.query.planned = stop_at_the_second
+    with pytest.raises(KeyboardInterrupt):
+        story.read()
+    assert set(story.query.checkpoint.offset().fingerprints) == {(1, "one", 0), (1, "pair", 0)}
+    for topic, partitions in TOPICS.items():
+        tubemq.delete_topic(topic)
+        tubemq.create_topic(topic, partitions)
+    story.send(300, flush=True)
+    with pytest.raises(DataLossError, match=r"has other messages from 0 on.*the topic was created anew"):
+        story.read()
+
+
+def test_a_store_that_becomes_shorter_while_it_is_checked_is_checked_again(tubemq: EmbeddedTubeMQ) -> None:
+    story = Story(tubemq, fail=True)
+    story.send(60, flush=True)
     story.read()
+    story.send(90)
+    crash = tubemq.on("partition_register", client="_look_", times=1).run(story.crash)
+    story.read()
+    assert crash.fired
+    assert story._lost
     story.check()
-    assert not any(marked[: len(marked) // 2])
-    assert marked[-1]
 
 
 @pytest.mark.parametrize("after", [0, 30, 100])

@@ -41,7 +41,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def count(broker: BrokerService, request: broker_pb.GetMessageRequestC2B, *args: Any) -> Sequence[bytes]:
         messages = answer(broker, request, *args)
-        if "_driver_" not in request.clientId:  # the driver probes single messages
+        if "_look_" not in request.clientId:  # the driver probes single messages
             counts.append(len(messages))
         return messages
 

@@ -36,7 +36,7 @@ def test_every_scan_gives_all_rows(master: str, tmp_path: Path) -> None:
             "folder": str(tmp_path),
             "java": quick_start(),
         }
-        with tubemq.on("partition_register", client="_planner_").count() as plans:
+        with tubemq.on("partition_register", client="_look_").count() as plans:
             ran = subprocess.run(
                 [sys.executable, "-m", "tests.spark.scans", json.dumps(given)], cwd=ROOT, capture_output=True, text=True
             )

@@ -19,6 +19,7 @@ from tests.spark.queries import (
     ends_of,
     expected,
     forget_commit,
+    numbers,
     run_to_the_end,
     wait_for,
     wait_for_rows,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
 
+from tests import reading
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.network.hostile import Spoiled, saying
 from tests.network.proxied import Proxied
@@ -16,10 +16,11 @@ from tests.network.proxy import Network
 from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import MAX_POSITION, check_positions
+from tubemq_spark.client.consumer.group_claims import GroupClaims
+from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import Method
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -55,37 +56,31 @@ def proxied(cluster: EmbeddedCluster) -> Iterator[Proxied]:
 
 
 @pytest.fixture
-def driver(cluster: EmbeddedCluster, proxied: Proxied) -> Iterator[DriverClaims]:
+def claims(cluster: EmbeddedCluster, proxied: Proxied) -> Iterator[GroupClaims]:
     masters = parse_master_addresses(proxied.master)
-    session = ConsumerSession(replace(settings(cluster), masters=masters), "g", ["demo"])
-    session.register()
-    driver = DriverClaims(session, ClaimId("query", run=1, batch=1), claim_timeout=0.0)
-    yield driver
-    proxied.calm()
-    driver.release()
-    session.close()
+    with reading.holding(replace(settings(cluster), masters=masters), "g", "demo") as claims:
+        yield claims
+        proxied.calm()
 
 
 @pytest.mark.parametrize("said", [{"currOffset": -UNIT}, {"maxOffset": HUGE}, {"maxOffset": 1}], ids=str)
-def test_a_claim_with_impossible_positions_is_none(
-    driver: DriverClaims, proxied: Proxied, said: dict[str, int]
-) -> None:
+def test_a_claim_with_impossible_positions_is_none(claims: GroupClaims, proxied: Proxied, said: dict[str, int]) -> None:
     proxied.brokers[1].edit = Spoiled(Method.PARTITION_REGISTER, saying(**said))
     with pytest.raises(ProtocolError, match=r"claiming 1:demo:0 .*Positions are multiples of 28"):
-        driver.take({HERE: None})
-    assert not driver.holds(HERE)
+        claims.take({HERE: None})
+    assert not claims.holds(HERE)
 
 
-def test_an_impossible_end_of_a_held_partition_is_refused(driver: DriverClaims, proxied: Proxied) -> None:
-    driver.take({HERE: None})
+def test_an_impossible_end_of_a_held_partition_is_refused(claims: GroupClaims, proxied: Proxied) -> None:
+    claims.take({HERE: None})
     proxied.brokers[1].edit = Spoiled(Method.COMMIT_OFFSET, saying(maxOffset=HUGE))
     with pytest.raises(ProtocolError, match=r"asking for the end of 1:demo:0 .*Positions are multiples of 28"):
-        driver.refresh(float("inf"))
-    assert driver.position(HERE).end == UNIT
+        claims.refresh(float("inf"))
+    assert claims.position(HERE).end == UNIT
 
 
-def test_an_impossible_beginning_of_a_store_is_refused(driver: DriverClaims, proxied: Proxied) -> None:
-    driver.take({HERE: None})
+def test_an_impossible_beginning_of_a_store_is_refused(claims: GroupClaims, proxied: Proxied) -> None:
+    visitor = visitor_for(claims._session)
     proxied.brokers[1].edit = Spoiled(Method.PARTITION_REGISTER, saying(currOffset=-UNIT))
     with pytest.raises(ProtocolError, match="Positions are multiples of 28"):
-        driver.earliest([HERE])
+        Prober(visitor).extents([HERE])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -17,7 +18,8 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, TransportError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError, TransportError
+from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, Fingerprint, KnownIds
 from tubemq_spark.protocol.metadata import Broker
 from tubemq_spark.testing import ServerConfig
 
@@ -43,14 +45,16 @@ def clock() -> SkippingClock:
 def reader(cluster: EmbeddedCluster, clock: SkippingClock, use_timings: UseTimings) -> Reader:
     use_timings(heartbeat_period=3600.0)
 
-    def reader(broker: Broker | None = None, *, retry_for: float = 30.0, **others: object) -> PartitionReader:
+    def reader(
+        broker: Broker | None = None, *, retry_for: float = 30.0, ids: KnownIds = UNKNOWN_IDS, **others: object
+    ) -> PartitionReader:
         (partition,) = messages.partitions(cluster, "demo")
         return PartitionReader(
             settings(cluster, clock=clock, retry_for=retry_for),
             "g",
             reading.next_claim(),
-            reading.wanted(cluster, partition, 0, COUNT * reading.UNIT),
-            PartitionSnapshot(broker or messages.broker(cluster, 1)),
+            replace(reading.wanted(cluster, partition, 0, COUNT * reading.UNIT), ids=ids),
+            PartitionSnapshot(broker or messages.broker(cluster, 1), look_group="g_look"),
             claim_timeout=0.0,
             **others,  # type: ignore[arg-type]
         )
@@ -95,6 +99,21 @@ def test_the_reader_fails_if_the_connection_always_breaks_at_the_same_place(
     cluster.tubemq.on("partition_register").run(break_fifth_fetch)
     with pytest.raises(TransportError, match=r"gave up after 2 s .* the connection broke \d+ times before .* Check"):
         reading.rows_of(reader(retry_for=2.0).batches())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_mark_of_the_store_proves_that_messages_were_replaced(
+    cluster: EmbeddedCluster, reader: Reader, is_there: bool
+) -> None:
+    """The last id of the range is only a suspicion: another id was planned."""
+    last = cluster.tubemq.messages("demo")[-1]
+    mark = Fingerprint(last.offset, 0, last.message_id + (not is_there), 0)
+    planned = reader(ids=KnownIds(last=last.message_id + 1, mark=mark))
+    if is_there:
+        assert len(reading.rows_of(planned.batches())) == COUNT
+    else:
+        with pytest.raises(PositionMovedError, match="have other ids"):
+            reading.rows_of(planned.batches())
 
 
 def test_the_reader_asks_for_the_address_of_a_broker_that_has_moved(

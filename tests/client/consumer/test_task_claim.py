@@ -19,8 +19,7 @@ from tubemq_spark.protocol.metadata import Address, Broker, Partition
 OLD, NEW = Broker(1, Address("old", 8123)), Broker(1, Address("new", 8123))
 
 
-@pytest.mark.parametrize("previous", [None, "driver"])
-def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim(previous: str | None) -> None:
+def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim() -> None:
     """The broker answers nothing. It hangs up when the fetch has come."""
     methods: list[int] = []
 
@@ -36,9 +35,8 @@ def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim(previous: str 
             "g",
             ClaimId("query", run=1, batch=1, task=0),
             RangeToRead(Partition(1, "demo", 0), 0, 280, owns_store=True),
-            PartitionSnapshot(Broker(1, peer.address), previous),
+            PartitionSnapshot(Broker(1, peer.address)),
         )
         with pytest.raises(TransportError):
             list(reader.batches())
-    release = [Method.PARTITION_REGISTER] if previous else []
-    assert methods == [*release, Method.PARTITION_REGISTER, Method.GET_MESSAGE]
+    assert methods == [Method.PARTITION_REGISTER, Method.GET_MESSAGE]

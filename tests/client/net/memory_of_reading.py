@@ -41,6 +41,7 @@ def read_from_a_broker(address: Address) -> str:
     task = TubeMQInputPartition(
         settings=ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=0.0),
         group="g",
+        working_group="g_batch",
         claim=ClaimId("q", 1, 1),
         ranges=((wanted, PartitionSnapshot(Broker(1, address))),),
         visit_token=-2,

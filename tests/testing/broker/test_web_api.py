@@ -38,7 +38,7 @@ def test_positions_and_claims_of_a_group(cluster: Cluster, group: str) -> None:
         assert (info["topicName"], at["partitionId"], at["curOffset"], at["flightOffset"]) == (topic, 0, 28, 0)
         assert (at["offsetLag"], at["offsetMax"]) == (56, 84)
         (claim,) = ask(cluster, 1, "admin_query_broker_all_consumer_info", groupName=group)
-        client = member.claims.client_id(place)
+        client = str(member.claims.claim)
         assert tuple(claim[name] for name in CLAIM_FIELDS) == (group, topic, 0, client, True, 0, 0, 84)
         assert claim["zkOffset"] == 28
     assert ask(cluster, 1, "admin_query_broker_all_consumer_info", groupName=group) == []

@@ -11,7 +11,7 @@ from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession
 from tubemq_spark.client.retries import Deadline, RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
+from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.lifecycle import MemberState

@@ -104,6 +104,8 @@ class Prober:
                 missing = [place for place in missing if place not in answers]
                 if missing and not retries.pause():
                     break
+        if wanted:
+            retries.progress()
         for partition, position in wanted:
             if (partition, position) not in results:
                 _log.info("%s: the broker does not tell for now what is stored at %d", partition, position)
@@ -137,6 +139,8 @@ class Prober:
                     del missing[partition.store]
             if problem is not None:
                 self._on_failed(retries, problem, [one for one in wanted if one.store in missing])
+        if wanted:
+            retries.progress()
         return {partition: found[partition.store] for partition in wanted}
 
     def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
