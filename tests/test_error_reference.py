@@ -18,7 +18,7 @@ from tubemq_spark.sink.schema import BadRowError
 
 ROOT = Path(__file__).parents[1]
 CLASSES = error_reference.error_classes()
-CAUGHT_INSIDE = {"ClaimRefusedError"}  # `client.consumer` raises and catches it
+CAUGHT_INSIDE = {"ClaimRefusedError", "StoreChangedError"}  # their packages raise and catch them
 SENTENCES = error_reference.raised_sentences()
 
 
