@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import DataLossError, ProtocolError
-from tubemq_spark.protocol.data_loss import is_replaced, remaining_range, replaced_error
+from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import IdSpan, KnownIds
 from tubemq_spark.protocol.metadata import Partition
@@ -73,16 +73,16 @@ def test_the_error_names_the_range() -> None:
 @pytest.mark.parametrize("span", [IDS, None])
 @pytest.mark.parametrize(("last", "replaced"), [(11, False), (12, True), (10, True), (99, True), (None, True)])
 def test_compares_the_last_message_with_its_known_id(last: int | None, replaced: bool, span: IdSpan | None) -> None:
-    assert is_replaced(KnownIds(span, 11), last) == replaced
+    assert may_be_replaced(KnownIds(span, 11), last) == replaced
 
 
 @pytest.mark.parametrize(
     ("last", "replaced"), [(9, True), (10, False), (15, False), (19, False), (20, True), (None, False)]
 )
 def test_compares_the_last_message_with_the_span_of_ids(last: int | None, replaced: bool) -> None:
-    assert is_replaced(KnownIds(IDS), last) == replaced
+    assert may_be_replaced(KnownIds(IDS), last) == replaced
 
 
-@pytest.mark.parametrize("last", [1, 99, None])
-def test_accepts_all_messages_without_ids(last: int | None) -> None:
-    assert not is_replaced(KnownIds(), last)
+@pytest.mark.parametrize(("last", "replaced"), [(1, True), (99, True), (None, False)])
+def test_suspects_all_messages_without_ids(last: int | None, replaced: bool) -> None:
+    assert may_be_replaced(KnownIds(), last) == replaced

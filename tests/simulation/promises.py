@@ -227,6 +227,8 @@ class Reading:
             return message.position < planned
         if end is None or message.position >= end or message.lost != RETENTION:
             return False
+        if message.partition not in self.schedule.logged_at.get(message.lost_at, {}):
+            return False  # the query had not begun to read the partition
         # Else the store was another one when the query came so far.
         return not any(
             loss.store == message.partition.store and loss.how == DELETED and loss.at >= message.lost_at

@@ -17,6 +17,7 @@ from tests.simulation.schedule import Disturbance, Moment, Setting, turn_knobs
 from tests.simulation.servers import DAMAGED, DELETED, RETENTION
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Killed, Process
+from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -140,7 +141,7 @@ class ReadingSchedule(OperatedSchedule):
         self.checkpoint = Checkpoint("/checkpoints/stream", "query-1")
         self.reading = Reading(self, self.checkpoint)
         self.group = Group(self.reading, GROUP)
-        self.fencing = Fencing(self, GROUP)
+        self.fencing = Fencing(self, stream_group(GROUP))
         world.delivered = partial(self.guarded, self.fencing.fenced_delivers_nothing)
         self.apps: list[Application] = []
         self.start_actors(extra["feed"])
@@ -191,8 +192,8 @@ class ReadingSchedule(OperatedSchedule):
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
         elif isinstance(error, PositionMovedError) and (self.has_weather or recent):
             pass
-        elif isinstance(error, PartitionOccupiedError) and not self.checkpoint.offsets and len(self.apps) > 1:
-            pass  # this run has another id than the last one, and waits until its claims expire
+        elif isinstance(error, PartitionOccupiedError) and len(self.apps) > 1 and self._may_have_another_id:
+            pass  # an earlier run has another id, and its claims must expire
         elif isinstance(error, FencedError) and ("kill worker" in self.came or self.world.numbers["speculation"]):
             pass  # the attempt that fenced this one may have failed or been killed
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":
@@ -201,6 +202,11 @@ class ReadingSchedule(OperatedSchedule):
             self.is_unexplained("the query", error)  # nothing lasts as long as requests are repeated
         else:
             self.explain("the query", error)
+
+    @property
+    def _may_have_another_id(self) -> bool:
+        """Return True if a request of a run before the first batch may hold partitions."""
+        return not self.checkpoint.offsets or self.has_weather
 
     @property
     def claims_stay(self) -> bool:
@@ -356,9 +362,10 @@ class ReadingSchedule(OperatedSchedule):
             return
         partition = partitions[planned.number % len(partitions)]
         position = UNIT * int(planned.strength * 12)
-        self.world.tell("administrator", f"moves group {GROUP} to {position} of {partition}")
+        group = GROUP if planned.number % 4 else stream_group(GROUP)
+        self.world.tell("administrator", f"moves group {group} to {position} of {partition}")
         self.trouble("moved")
-        self.tubemq.move_group(GROUP, partition.topic, partition.broker_id, partition.partition_id, position)
+        self.tubemq.move_group(group, partition.topic, partition.broker_id, partition.partition_id, position)
         self.group.excuse(partition)
 
     def leave_out_topic(self, planned: Disturbance) -> None:

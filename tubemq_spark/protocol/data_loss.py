@@ -34,8 +34,8 @@ def remaining_range(start: int, end: int, loss: DataLossError, delivered: Delive
     return remaining
 
 
-def is_replaced(ids: KnownIds, last: int | None) -> bool:
-    """Return True if the last message of a range, with id `last`, differs from the planned one. None: no message.
+def may_be_replaced(ids: KnownIds, last: int | None) -> bool:
+    """Return True if the last message of a range, with id `last`, may differ from the planned one. None: no message.
 
     If a broker crashes between the plan of a range and its reading, it may lose a part of the range and use the
     positions again for other messages. These have other ids (see `log_fingerprint`) and belong to a later range.
@@ -43,11 +43,12 @@ def is_replaced(ids: KnownIds, last: int | None) -> bool:
     A crash loses the end of a store, so only the last message is checked: if any was replaced, it was. This is only a
     suspicion, which a probe of `ids.mark` must prove. Perhaps no fetch returns the last entry, and the fingerprint
     names the message behind it. If its id is not known, the span of ids may be wrong: times of fingerprints may be
-    unknown, clocks change, and ids wrap. The last message is near the last fingerprint, so it is rarely suspected.
+    unknown, clocks change, and ids wrap. The last message is near the last fingerprint, so it is rarely suspected. It
+    is suspected, too, if neither is known.
     """
     if ids.last is not None:
         return last != ids.last
-    return ids.span is not None and last is not None and not ids.span.has(last)
+    return last is not None and (ids.span is None or not ids.span.has(last))
 
 
 def replaced_error(partition: Partition, start: int, end: int) -> PositionMovedError:

@@ -86,11 +86,12 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         partitions = partitions_to_read(options, session)
         prober = Prober(visitor)
         if options.starting == GROUP:
-            at = GroupClaims(session, claim, options.claim_timeout).look(partitions)
+            extents, at = None, GroupClaims(session, claim, options.claim_timeout).look(partitions)
         else:
-            at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
+            extents = prober.extents(partitions)
+            at = {one: GroupPosition(*extent) for one, extent in extents.items()}
         resolver = OffsetResolver(options, prober)
-        starts = resolver.starting(at)
+        starts = resolver.starting(at, extents)
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if narrowing is not None:
             to_read = _narrowed(to_read, options, session, narrowing, resolver)

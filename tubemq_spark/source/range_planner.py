@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
-from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.constants import ReadStatus
@@ -42,9 +42,11 @@ class OffsetResolver:
         self._options = options
         self._prober = prober
 
-    def starting(self, positions: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:
-        """Return where each partition of `positions` is read from, by the options. Raises as `starting_positions`,
-        `Prober.extents` and `find_positions`."""
+    def starting(
+        self, positions: Mapping[Partition, GroupPosition], extents: Mapping[Partition, Extent] | None = None
+    ) -> dict[Partition, int]:
+        """Return where each partition of `positions` is read from, by the options. `extents` are asked for if they are
+        needed and not given. Raises as `starting_positions`, `Prober.extents` and `find_positions`."""
         options = self._options
         if options.starting_at is not None:
             found = self.at_time(options.starting_at, positions)
@@ -57,7 +59,8 @@ class OffsetResolver:
                 )
             return found
         needs_earliest = options.starting == "earliest" or isinstance(options.starting, dict)
-        extents = self._prober.extents(positions) if needs_earliest else {}
+        if extents is None:
+            extents = self._prober.extents(positions) if needs_earliest else {}
         return starting_positions(options.starting, positions, {p: extent.begin for p, extent in extents.items()})
 
     def ending(self, starts: Positions, positions: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:

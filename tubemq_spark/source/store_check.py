@@ -199,9 +199,9 @@ class StoreCheck:
 
     @property
     def is_too_short(self) -> bool:
-        """Whether a seek to the batch's last entry led to an earlier position."""
+        """Whether the store does not have the batch's last entry."""
         last = self.batch.last_entry
-        return any(result.begin < last for result in self._results_at(last).values())
+        return any(result.begin < last or result.is_behind_end for result in self._results_at(last).values())
 
     def new_fingerprints(self) -> Iterator[Fingerprint]:
         """Yield a fingerprint of the batch's last message; of its first one, where no fingerprint is near; and, if

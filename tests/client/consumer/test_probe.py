@@ -42,7 +42,7 @@ def test_a_probe_outside_of_the_store_returns_its_nearest_position(
 ) -> None:
     ids = [message.message_id for message in cluster.tubemq.messages("sole")][:messages]
     place = SOLE, entry * UNIT
-    assert prober.probe([place]) == {place: ProbeResult(begin * UNIT, tuple(ids))}
+    assert prober.probe([place]) == {place: ProbeResult(begin * UNIT, tuple(ids), is_behind_end=not ids)}
 
 
 def test_the_extent_of_a_store_takes_one_request(cluster: EmbeddedCluster, prober: Prober) -> None:

@@ -24,7 +24,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
-from tubemq_spark.protocol.data_loss import is_replaced, remaining_range, replaced_error
+from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
@@ -112,12 +112,12 @@ class PartitionReader:
             if batch.messages:
                 last_id = batch.messages[-1].messageId
             yield batch
-        if ids.mark is None or last_id is None:
+        if ids.mark is None:
             return
         if end == wanted.end:
-            is_intact = not is_replaced(ids, last_id) or self._has_mark(ids.mark)
+            is_intact = not may_be_replaced(ids, last_id) or self._has_mark(ids.mark)
         else:  # the tail was lost, with the mark: the store may have got other messages before its new end
-            is_intact = ids.span is not None and ids.span.has(last_id)
+            is_intact = last_id is None or (ids.span is not None and ids.span.has(last_id))
         if not is_intact:
             raise replaced_error(wanted.partition, start, end)
 

@@ -36,12 +36,14 @@ class ProbeResult(NamedTuple):
     """The seek led to `begin`; `message_ids` are the ids of the partition's first messages from there on.
 
     No ids mean: the partition has no message from `begin` to the end of the store. Where `is_conclusive` is False they
-    only mean that it has none exactly at `begin`; the probe did not read further.
+    only mean that it has none exactly at `begin`; the probe did not read further. `is_behind_end` means that the store
+    ends at `begin` or before it.
     """
 
     begin: int
     message_ids: tuple[int, ...]
     is_conclusive: bool = True
+    is_behind_end: bool = False
 
     @property
     def first_id(self) -> int | None:
@@ -233,7 +235,7 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
     seek = unwrap_seek(exchanges[0])
     begin = seek.currOffset
     if begin >= seek.maxOffset:
-        return ProbeResult(begin, ())
+        return ProbeResult(begin, (), is_behind_end=True)
     is_first = True
     is_certain = False
     for request, outcome in exchanges[1:]:
