@@ -67,8 +67,8 @@ dist: $(VENV)/.release spark  ## build wheel and sdist into dist/ twice, compare
 sbom: $(VENV)/.release  ## write the bill of materials (CycloneDX) of the wheel in dist/
 	$(PY) -m scripts.sbom
 
-notebooks: $(VENV)/.notebooks spark  ## run the notebooks, each in a new kernel; NOTEBOOKS='--write NAME' keeps the outputs of one
-	$(PY) -m scripts.notebooks $(NOTEBOOKS)
+notebooks: .venv-notebooks/.made spark  ## run the notebooks, each in a new kernel; NOTEBOOKS='--write NAME' keeps the outputs of one
+	.venv-notebooks/bin/python -m scripts.notebooks $(NOTEBOOKS)
 
 check: $(STAMP)  ## lint, format and types
 	$(PY) -m ruff check .
@@ -96,8 +96,8 @@ site: $(VENV)/.docs  ## build the documentation's site into build/site; fails on
 site-serve: $(VENV)/.docs  ## show the site on http://127.0.0.1:8000 and again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --strict
 
-bench: $(VENV)/.bench java  ## measure against limits, the Java client and Spark-Kafka; BENCH="read write" for parts, BENCH=--list lists them
-	$(PY) -m benchmarks $(BENCH)
+bench: $(VENV)/.bench .venv-user/.made java  ## measure against limits, the Java client and Spark-Kafka; BENCH="read write" for parts, BENCH=--list lists them
+	$(PY) -m benchmarks --python .venv-user/bin/python $(BENCH)
 
 .PHONY: soak cluster
 soak: $(VENV)/.bench java  ## an hour of queries on a real TubeMQ under faults; SOAK="--minutes 180" for longer
@@ -125,6 +125,16 @@ $(STAMP): pyproject.toml
 	@scripts/need python "$(PYTHON)"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Environments of users: what the commands of README.md and notebooks/README.md install, and nothing else.
+.venv-user/.made: EXTRAS := cli,spark
+.venv-notebooks/.made: EXTRAS := spark,notebooks
+.venv-user/.made .venv-notebooks/.made: pyproject.toml $(shell find tubemq_spark pyspark_tubemq -name '*.py')
+	@scripts/need python "$(PYTHON)"
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '.[$(EXTRAS)]'
 	@touch $@
 
 # Tools that only some targets need: make $(VENV)/.EXTRA installs that extra.

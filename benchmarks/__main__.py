@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure: `python -m benchmarks [PART ...]`. Without parts all are measured, one after the other.
 
-Each part runs in a process of its own and writes one file. A part that fails does not stop the others; the status is 1
-then. At the end the goals are printed, with what was measured.
+Each part runs in a process of its own, with the interpreter `--python`, and writes one file. A part that fails does not
+stop the others; the status is 1 then. At the end the goals are printed, with what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks import goals, page, parts, results
-from benchmarks.run_part import run_part
 from benchmarks.sizes import Scale
 
 
@@ -28,10 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not given.goals:
         scale = Scale(given.rounds, given.scale, given.full)
         for name in given.parts or parts.NAMES:
-            process = multiprocessing.get_context("spawn").Process(target=run_part, args=(name, scale, given.output))
-            process.start()
-            process.join()
-            if process.exitcode:
+            settings = json.dumps(scale.as_settings())
+            command = [given.python, "-m", "benchmarks.run_part", name, settings, given.output]
+            if subprocess.run(command).returncode:
                 failed.append(name)
         if given.output == results.FOLDER:
             _show()
@@ -62,6 +61,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--full", action="store_true", help="also the largest sizes, up to 4 GB: another 15 minutes")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder for results (benchmarks/results)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter that runs the parts (this one)")
     given = parser.parse_args(arguments)
     if unknown := set(given.parts) - set(parts.NAMES):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; known are {', '.join(parts.NAMES)}")

@@ -142,7 +142,7 @@ def machine() -> dict[str, str]:
     return facts
 
 
-def versions(packages: Sequence[str] = ("tubemq-spark", "pyspark", "pyarrow", "protobuf")) -> dict[str, str]:
+def versions(packages: Sequence[str] = ("tubemq-spark", "pyspark", "pyarrow", "numpy", "protobuf")) -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures one part and writes its file."""
+"""Measures one part and writes its file: `python -m benchmarks.run_part PART SCALE FOLDER`, with the scale as JSON.
+
+It needs nothing but what the README's command installs.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -11,8 +16,6 @@ from benchmarks import parts, results
 from benchmarks.rounds import Recorder
 from benchmarks.sizes import Scale
 from tests.real import jars
-
-_PACKAGES = ("tubemq-spark", "pyspark", "pyarrow", "protobuf")
 
 
 def run_part(name: str, scale: Scale, folder: Path) -> None:
@@ -25,7 +28,7 @@ def run_part(name: str, scale: Scale, folder: Path) -> None:
     seconds = time.perf_counter() - begin
     if missing := set(part.keys) - {row.key for row in record.rows}:
         raise RuntimeError(f"part {name} did not measure {'; '.join(sorted(map(str, missing)))}")
-    versions = {**results.versions(_PACKAGES), "server": jars.server(_server_jars(), "standard")[0]}
+    versions = {**results.versions(), "server": jars.server(_server_jars(), "standard")[0]}
     result = results.PartResult(
         name, date, round(seconds, 1), machine, versions, scale.as_settings(), tuple(record.rows)
     )
@@ -36,3 +39,7 @@ def _server_jars() -> Path | None:
     """Return the folder whose servers `RealTubeMQ` starts."""
     named = os.environ.get("TUBEMQ_SERVER_JARS")
     return Path(named) if named else None
+
+
+if __name__ == "__main__":
+    run_part(sys.argv[1], Scale(**json.loads(sys.argv[2])), Path(sys.argv[3]))

@@ -353,7 +353,7 @@ def _store(found: Mapping[int, Measured], seconds: float, date: str) -> None:
         for count, values in sorted(found.items())
         for one in LISTED
     )
-    versions = results.versions(("tubemq-spark", "pyspark", "pyarrow", "protobuf"))
+    versions = results.versions()
     results.write(
         PartResult("scaling", date, round(seconds, 1), results.machine(), versions, {"batches": list(_BATCHES)}, rows),
         FOLDER,

@@ -92,6 +92,10 @@ LINES: Mapping[str, Line] = {
         "No message of a partition has a `$msgTime$`, so a search by time ends at the end of the store.",
         "Use positions instead of times for this topic.",
     ),
+    "starting-time-too-late": Line(
+        "No message is as late as `startingTimestamp`, so the read begins at the end of its partitions.",
+        "Nothing if messages are to come. Otherwise check the year and the zone of the option.",
+    ),
     "time-search-refused": Line(
         "A search for a position by time was refused at a broker, and is tried again.",
         "Read the broker's text in the line. Nothing if the query goes on.",

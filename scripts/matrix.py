@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make matrix`: test one wheel on every supported Spark.
 
-For each entry of the table below the script creates an environment with the wheel, that Spark and pytest, and runs
-`tests/matrix` in it. It keeps the environments and reuses them while their requirements stay the same. Several
-environments are installed and tested at the same time; the output of each is printed when it ends. The environments
-also cover Python 3.10 to 3.13: each runs on its own version if that is found, else on the script's.
+For each entry of the table below the script creates an environment by the README's command with the versions of the
+entry, adds pytest, and runs `tests/matrix` in it. It keeps the environments and reuses them while their requirements
+stay the same. Several environments are installed and tested at the same time; the output of each is printed when it
+ends. The environments also cover Python 3.10 to 3.13: each runs on its own version if that is found, else on the
+script's.
 
     python -m scripts.matrix                      all of them
     python -m scripts.matrix --only spark-4.0     one; may be given more than once
@@ -62,12 +63,13 @@ class Environment:
 _OLD_PROTOBUF = "protobuf==4.24.1"
 _PANDAS = "pandas>=2.2,<3"  # Connect needs it; Spark warns of pandas 3
 
-# Each Spark runs once with the oldest pyarrow that it and this package allow; pyarrow before 16 needs numpy 1. Connect
-# needs a newer protobuf: the oldest and the newest version that they accept. The old protobuf stays below Python 3.12,
-# which warns of it, and warnings are errors in the tests.
-# The quick part: the oldest Spark, the first one with read limits, and Connect; `make test` runs on the newest Spark.
+# Each Spark runs once with the oldest pyarrow that it and this package allow; pyarrow before 16 needs numpy 1. One of
+# them has the oldest numpy, and one nothing but what the README's command installs now. Connect needs a newer
+# protobuf: the oldest and the newest version that they accept. The old protobuf stays below Python 3.12, which warns
+# of it, and warnings are errors in the tests.
+# The quick part: the oldest Spark, the first one with read limits, the README's command, and Connect.
 ENVIRONMENTS = (
-    Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy<2",), python=(3, 10)),
+    Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy==1.21.3",), python=(3, 10)),
     Environment(
         "spark-4.1",
         "pyspark==4.1.*",
@@ -78,7 +80,7 @@ ENVIRONMENTS = (
         is_quick=False,
     ),
     Environment("spark-4.2", "pyspark==4.2.*", _OLD_PROTOBUF, "pyarrow==18.0.0"),
-    Environment("spark-4.3", "pyspark==4.3.*", "protobuf", "pyarrow", python=(3, 13), needs=(3, 11), is_quick=False),
+    Environment("spark-4.3", "pyspark==4.3.*", "protobuf", "pyarrow", python=(3, 13), needs=(3, 11)),
     Environment(
         "connect-4.2",
         "pyspark[connect]==4.2.*",
@@ -194,7 +196,8 @@ def install(environment: Environment, interpreter: Path, wheel: Path, log: IO[st
     folder = FOLDER / environment.name
     python = folder / "bin" / "python"
     made_of = folder / "made-of.txt"
-    wanted = "\n".join((str(interpreter), *environment.requirements))
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = "\n".join((str(interpreter), *environment.requirements, project))
     # The running pip: that of an older Python would build Spark each time instead of keeping its wheel.
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
     # Compiling all of Spark takes longer than running the part that is used.
@@ -204,14 +207,15 @@ def install(environment: Environment, interpreter: Path, wheel: Path, log: IO[st
     else:
         shutil.rmtree(folder, ignore_errors=True)
         STEPS.run([str(interpreter), "-m", "venv", str(folder)], log)
-        STEPS.run([*pip, *quietly, str(wheel), *environment.requirements], log)
+        readme = f"tubemq-spark[cli,spark] @ {wheel.as_uri()}"
+        STEPS.run([*pip, *quietly, readme, *environment.requirements], log)
         made_of.write_text(wanted)
     STEPS.run([*pip, "check"], log)
     return python
 
 
 def versions(python: Path) -> str:
-    names = ("pyspark", "protobuf", "pyarrow")
+    names = ("pyspark", "protobuf", "pyarrow", "numpy")
     code = f"""if True:
         import sys
         from importlib.metadata import version
@@ -300,13 +304,13 @@ def default_jobs() -> int:
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    heads = "  ".join(f"{name:<8}" for name in ("python", "pyspark", "protobuf", "pyarrow"))
+    heads = "  ".join(f"{name:<8}" for name in ("python", "pyspark", "protobuf", "pyarrow", "numpy"))
     print(f"\n{'':<12}  {heads}  {'install':>7}  {'tests':>5}")
     for outcome in outcomes:
         installing, testing = outcome.seconds
         mark = "ok" if outcome.passed else "FAILED"
         numbers = f"{installing:>5.0f} s  {testing:>3.0f} s"
-        print(f"{outcome.environment.name:<12}  {outcome.versions:<38}  {numbers}  {mark}: {outcome.result}")
+        print(f"{outcome.environment.name:<12}  {outcome.versions:<48}  {numbers}  {mark}: {outcome.result}")
 
 
 def main() -> int:

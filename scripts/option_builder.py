@@ -10,6 +10,7 @@ from typing import Any
 
 from tubemq_spark import option_definition as generic
 from tubemq_spark.option_definition import Option
+from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import parse_master_addresses
 from tubemq_spark.sink import options as sink
 from tubemq_spark.sink.options import SINK_OPTIONS
@@ -79,7 +80,7 @@ TYPES = {
     parsers.topics: "str | Sequence[str]",
     parsers.assigned: "str | Mapping[str, Sequence[str]]",
     parsers.filters: "str | Sequence[str] | Mapping[str, Sequence[str]]",
-    parsers.moment: "str | int | datetime",
+    parse_moment: "str | int | datetime",
 }
 _POSITIONS = "Mapping[str, Mapping[str, int]]"
 _MADE_BY = {  # the functions that return parsers

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make sbom`: write the SBOM of the wheel in dist/ as CycloneDX JSON, beside it.
 
-It names the wheel and the newest versions of what a plain `pip install` brings: protobuf and pyarrow. Spark and the
-optional extras are left out, because clusters bring their own. It changes only with them.
+It names the wheel and the newest versions of what a plain `pip install` brings: numpy, protobuf and pyarrow. Spark and
+the optional extras are left out, because clusters bring their own. It changes only with them.
 """
 
 from __future__ import annotations

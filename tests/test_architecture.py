@@ -41,7 +41,7 @@ ARROWS = {
     "monitoring": LEAVES | {"protocol", "source"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
-    "cli": LEAVES | {"checks", "compression", "protocol", "client", "testing", ""},
+    "cli": LEAVES | {"checks", "compression", "protocol", "client", "source", "sink", "testing", ""},
     "": LEAVES | {"default_logging", "datasource", "option_builder", "registration", "sink", "spark_check"},
 }
 
@@ -149,6 +149,21 @@ def folder_of(name: str) -> str:
     """`tubemq_spark.client.net.pool` is in folder `net`, `tubemq_spark.client.settings` in folder `""`."""
     folder = [*name.split("."), "", ""][2]
     return folder if folder in CLIENT_ARROWS else ""
+
+
+def test_what_tasks_import_is_declared() -> None:
+    """pip brings it to executors. Spark is there; the other parts have extras, or run on the driver."""
+    parts = ("protocol", "client", "source", "sink", "compression", "datasource")
+    found = {
+        name.split(".")[0]
+        for module, path in MODULES.items()
+        if part_of(module) in parts
+        for name in imports(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py")
+    }
+    others = found - sys.stdlib_module_names - {"tubemq_spark", "pyspark"}
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = re.findall(r'^    "([a-z]+)', project.partition("\ndependencies = [")[2].partition("]")[0], re.MULTILINE)
+    assert others == {"google" if name == "protobuf" else name for name in declared}
 
 
 def test_every_part_has_a_rule() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,31 @@ def test_a_part_names_itself_in_its_rows(name: str) -> None:
     assert part.name == name
     assert {key.part for key in part.keys} == {name}
     assert len(set(part.keys)) == len(part.keys)
+
+
+@pytest.mark.parametrize("name", parts.NAMES)
+def test_a_part_needs_only_what_the_readme_installs(name: str) -> None:
+    tools = ("PIL", "chispa", "hypothesis", "matplotlib", "pandas", "pytest", "prometheus_client", "xdist")
+    code = f"import sys; sys.modules |= dict.fromkeys({tools}); import benchmarks.run_part as r; r.parts.part({name!r})"
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=300, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_parts_run_with_the_given_interpreter(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], status: int
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho "ran: $@"\nexit {status}\n')
+    program.chmod(0o755)
+    given = ["idle", "small", "--python", str(program), "--scale", "0.5", "--output", str(tmp_path)]
+    assert main(given) == (1 if status else 0)
+    printed, errors = capfd.readouterr()
+    scale = '{"rounds": 3, "scale": 0.5, "full": false}'
+    ran = [line for line in printed.splitlines() if line.startswith("ran: ")]
+    assert ran == [f"ran: -m benchmarks.run_part {name} {scale} {tmp_path}" for name in ("idle", "small")]
+    assert errors == ("failed: idle, small\n" if status else "")
 
 
 def test_each_goal_compares_rows_that_a_part_measures() -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workflows and `.ci/run` call targets that the Makefile has."""
+"""The workflows and `.ci/run` call targets that the Makefile has. Benchmarks and notebooks run in environments that
+users have."""
 
 from __future__ import annotations
 
@@ -29,6 +30,20 @@ def test_called_targets_exist(caller: str) -> None:
     called = called_in((ROOT / caller).read_text(encoding="utf-8"))
     assert called
     assert called <= targets_of((ROOT / "Makefile").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("target", "readme"), [("bench", "README.md"), ("notebooks", "notebooks/README.md")], ids=["bench", "notebooks"]
+)
+def test_environments_of_users_are_made_by_the_commands_of_the_readmes(target: str, readme: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(rf"^{target}: .*?(\.venv-\w+)/\.made.*\n\t.*\1/bin/python", makefile, re.MULTILINE)
+    assert found is not None
+    extras = re.search(rf"^{re.escape(found[1])}/\.made: EXTRAS := (.+)$", makefile, re.MULTILINE)
+    command = re.search(r"pip install '(?:tubemq-spark|\.)\[(.+?)\]'", (ROOT / readme).read_text(encoding="utf-8"))
+    assert extras is not None
+    assert command is not None
+    assert extras[1] == command[1]
 
 
 def test_calls_are_found() -> None:

@@ -25,9 +25,9 @@ def check(spark: SparkSession, options: Mapping[str, str], *, show: bool = True)
     """Check an installation from the driver and from tasks; print a table, and return its rows.
 
     `options` are those of a source, of a sink, of both, or only `tubemq.…`. The checks: options; versions of Python,
-    pyspark, protobuf, pyarrow and this package, and versions that do not work together; whether Spark finds the format
-    and the executors have the package; TCP, TLS and framing to the masters and to each broker they list; whether the
-    topics exist and have partitions; whether the group is admitted; who holds its partitions; clocks.
+    pyspark, protobuf, pyarrow, numpy and this package, and versions that do not work together; whether Spark finds the
+    format and the executors have the package; TCP, TLS and framing to the masters and to each broker they list; whether
+    the topics exist and have partitions; whether the group is admitted; who holds its partitions; clocks.
 
     Nothing is moved, claimed or sent: the check may run beside production. It runs one Spark job with Spark's default
     number of partitions; executors that get none of its tasks are not checked. It works with Spark Connect, where

@@ -334,6 +334,12 @@ def other_version_on_executors(ground: Ground) -> Options:
     return reading(ground.cluster())
 
 
+@fault("numpy", words="it is not installed pip install 'numpy>=1.21.3,<3'")
+def numpy_missing_on_executors(ground: Ground) -> Options:
+    ground.use_python(_WITHOUT.format("numpy"))
+    return reading(ground.cluster())
+
+
 @fault("protobuf", words="3.20.3 is too old")
 def old_protobuf_on_executors(ground: Ground) -> Options:
     ground.use_python("import google.protobuf\ngoogle.protobuf.__version__ = '3.20.3'\n")

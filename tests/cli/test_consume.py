@@ -135,7 +135,7 @@ def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Termin
         (["--from", "29"], "multiple of 28"),
         (["--format", "{nothing}"], "there is no field 'nothing'"),
         (["--partition", "0"], "brokerId:partitionId"),
-        (["--partition", "1:77"], "the topic has no 1:"),
+        (["--partition", "1:77"], "there is no 1:"),
         (["--follow", "--to", "earliest"], "--follow has no end"),
         (["--time-zone", "Nowhere/Here"], "--time-zone"),
     ],

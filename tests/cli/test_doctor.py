@@ -25,7 +25,18 @@ def test_a_working_installation_has_no_problem(named: Cluster, run: Run, group: 
     done = run("doctor", "--topic", topic, "--group", group, "--json")
     assert (done.returncode, done.stderr) == (0, ""), [line for line in done.json if line["state"] == "failed"]
     found = {line["check"] for line in done.json}
-    assert {"java", "discovery", "python", "pyspark", "protobuf", "pyarrow", "master", "topic", "group"} <= found
+    assert {
+        "java",
+        "discovery",
+        "python",
+        "pyspark",
+        "protobuf",
+        "pyarrow",
+        "numpy",
+        "master",
+        "topic",
+        "group",
+    } <= found
     assert all(line["remedy"] for line in done.json if line["state"] != "ok")
 
 

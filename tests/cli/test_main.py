@@ -331,6 +331,7 @@ def test_an_interrupt_during_the_imports_is_reported() -> None:
     [
         ("rich", ["broker"], "tubemq-spark[cli]"),
         ("typer", ["--help"], "tubemq-spark[cli]"),
+        ("numpy", ["doctor"], "tubemq-spark[cli]"),
         ("pyspark", ["demo"], "pyspark>=4.0,<4.4"),
     ],
 )

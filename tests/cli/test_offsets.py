@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -80,12 +83,108 @@ def test_a_terminal_shows_the_difference_and_asks(named: Cluster, topic: str, te
     assert f"moved group {group} in 2 partitions" in accepted.text
 
 
+KAFKA, NOTHING = '{"clicks":{"0":28}}', "-"
+
+
+def offset(topics: Mapping[str, Mapping[str, int]]) -> str:
+    return json.dumps({"v": 1, "query": "1f", "offsets": topics, "unknown": 1})
+
+
+def checkpoint(folder: Path, *batches: list[str], version: str = "v1") -> str:
+    """Write the checkpoint of a query whose last batch is not committed. Each batch has the offsets of its sources."""
+    for part in ("commits", "offsets"):
+        (folder / part).mkdir(parents=True)
+        (folder / part / ".1.crc").write_bytes(b"crc")
+    for number, sources in enumerate([*batches, [NOTHING]]):
+        (folder / "offsets" / str(number)).write_text("\n".join([version, '{"conf":{}}', *sources]))
+    for number in range(len(batches)):
+        (folder / "commits" / str(number)).write_text("v1\n{}")
+    return str(folder)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_group_is_set_to_what_a_query_has_committed(
+    named: Cluster, topic: str, run: Run, group: str, tmp_path: Path, form: str
+) -> None:
+    """In all topics of the query, however many batches there are, beside other sources."""
+    other = named.new_topic("one")
+    messages.send(named, messages.numbered(messages.partitions(named, other), 4))
+    early = [KAFKA, offset({topic: {"1:0": 56, "2:0": 0}, other: {"1:0": 0}})]
+    late = [KAFKA, NOTHING, offset({topic: {"1:0": 56, "2:0": 28}, other: {"1:0": 28}})]
+    folder = form.format(checkpoint(tmp_path / "a b", *[early] * 10, late))
+    done = run("offsets", "set", group, "--checkpoint", folder, "--yes", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    moved = [(line["topic"], line["broker_id"], line["old"], line["new"]) for line in done.json]
+    assert sorted(moved) == sorted([(topic, 1, 0, 56), (topic, 2, 0, 28), (other, 1, 0, 28)])
+    again = run("offsets", "set", group, "--checkpoint", folder, "--yes")
+    assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
+
+
+def test_a_topic_chooses_the_source_of_a_query(
+    named: Cluster, topic: str, run: Run, group: str, tmp_path: Path
+) -> None:
+    other = named.new_topic("one")
+    sources = [offset({other: {"1:0": 0}}), offset({topic: {"1:0": 28}})]
+    command = ("--checkpoint", checkpoint(tmp_path, sources), "--yes", "--json")
+    done = run("offsets", "set", group, *command)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = f"Name a topic that only one of them reads. Topics: 1: {other}; 2: {topic}"
+    assert told in done.stderr
+    assert [line["new"] for line in run("offsets", "set", group, topic, *command).json] == [28]
+
+
+def test_the_group_of_a_running_query_is_not_set(
+    named: Cluster, topic: str, run: Run, group: str, tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path, [offset({topic: {"1:0": 28}})])
+    with GroupMember(messages.settings(named), group, topic):
+        done = run("offsets", "set", group, "--checkpoint", folder, "--yes")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"group {group} is in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sources", "version", "part"),
+    [
+        (None, "v1", "commits has no committed batch"),
+        (["1:0"], "v2", "offsets/0 is missing or no offsets of version v1"),
+        ([KAFKA, NOTHING], "v1", "has read nothing of TubeMQ"),
+        (
+            [{"elsewhere": {"1:0": 0}}],
+            "v1",
+            "the query does not read topic {topic}. Topics of its sources: 1: elsewhere",
+        ),
+        ([{"{topic}": {"1:0": 0}}] * 2, "v1", "the query has 2 sources of TubeMQ"),
+        ([{"{topic}": {"1:0": 280}}], "v1", "committed 280 of 1:{topic}:0, but the store ends at 56"),
+        ([{"{topic}": {"7:0": 0}}], "v1", "there is no 7:{topic}:0"),
+    ],
+)
+def test_a_checkpoint_that_says_nothing_for_the_group_is_refused(
+    topic: str, run: Run, group: str, tmp_path: Path, sources: list[object] | None, version: str, part: str
+) -> None:
+    lines = [one if isinstance(one, str) else offset(one) for one in sources or ()]  # type: ignore[arg-type]
+    batches = [] if sources is None else [[line.replace("{topic}", topic) for line in lines]]
+    folder = checkpoint(tmp_path, *batches, version=version)
+    done = run("offsets", "set", group, topic, "--checkpoint", folder, "--yes")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert part.format(topic=topic) in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["1:0=0", "--checkpoint", "/nowhere"]])
+def test_positions_or_a_checkpoint_are_required(topic: str, run: Run, group: str, arguments: list[str]) -> None:
+    done = run("offsets", "set", group, topic, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give TOPIC and BROKER:PARTITION=PLACE, or --checkpoint FOLDER" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["set", "1:0"], "is not BROKER:PARTITION=PLACE"),
-        (["set", "1:9=0"], "the topic has no 1:"),
+        (["set", "1:9=0"], "there is no 1:"),
         (["set", "1:0=29"], "multiple of 28"),
+        (["set", "1:0=20260131120000"], "13 digits"),
+        (["reset", "--to", "202601311200"], "write it in the form 2026-01-31T12:00"),
         (["reset", "--to", "never"], "--to is 'never'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -22,6 +22,15 @@ def targets(text: str) -> list[str]:
     return [target for target in re.findall(r"\]\(([^)\s#]+)", text) if not re.match(r"[a-z]+:", target)]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/deprecation.md", "docs/zh/README.md", "CHANGELOG.md"])
+def test_pages_name_the_versions_of_tubemq_that_were_tried(page: str) -> None:
+    """No release is called 2.5: what was tried is a snapshot."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert "1.2.0" in text
+    assert "2.1.0" in text
+    assert re.search(r"2\.5\.0[^.|]{0,4}(snapshot|快照)|snapshot of 2\.5\.0", text)
+
+
 def test_the_readme_has_at_most_900_words() -> None:
     assert len(README.split()) <= 900
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from datetime import timezone
+from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,14 @@ from tests.protocol.simulated_store import UNIT, Fetched, Limits, Message, Simul
 from tubemq_spark.protocol import index_search
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
-from tubemq_spark.protocol.index_search import NEIGHBOURHOOD, Reply, Search, time_in, whole_minute
+from tubemq_spark.protocol.index_search import (
+    NEIGHBOURHOOD,
+    Reply,
+    Search,
+    outside_repeated_hour,
+    time_in,
+    whole_minute,
+)
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 
 OURS, OTHERS = 7, 8
@@ -278,3 +286,23 @@ TEN_PAST_MIDNIGHT = encode_attributes({"a": "b"}, None, "197001010010")
 )
 def test_time_of_a_message(message: Payload, time: int | None) -> None:
     assert time_in(message, timezone.utc) == time
+
+
+@pytest.mark.parametrize(
+    ("zone", "given", "begin", "end"),
+    [
+        (timezone.utc, "2025-10-26T00:30:59+00:00", "2025-10-26T00:30+00:00", "2025-10-26T00:30+00:00"),
+        (ZoneInfo("Europe/Berlin"), "2025-10-26T00:00+00:00", "2025-10-26T00:00+00:00", "2025-10-26T02:00+00:00"),
+        (ZoneInfo("Europe/Berlin"), "2025-10-26T01:59:59+00:00", "2025-10-26T00:00+00:00", "2025-10-26T02:00+00:00"),
+        (ZoneInfo("Europe/Berlin"), "2025-03-30T01:30+00:00", "2025-03-30T01:30+00:00", "2025-03-30T01:30+00:00"),
+        (ZoneInfo("Australia/Lord_Howe"), "2026-04-04T15:10+00:00", "2026-04-04T14:30+00:00", "2026-04-04T15:30+00:00"),
+        (ZoneInfo("Europe/Berlin"), "2025-10-26T04:00+02:00", "2025-10-26T02:00+00:00", "2025-10-26T02:00+00:00"),
+        (ZoneInfo("America/New_York"), "0001-01-01T00:00+00:00", "0001-01-01T00:00+00:00", "0001-01-01T00:00+00:00"),
+    ],
+    ids=["none", "first", "last", "spring", "half an hour", "behind", "first day"],
+)
+def test_a_moment_leaves_the_hour_that_a_zone_repeats(zone: tzinfo, given: str, begin: str, end: str) -> None:
+    moment = datetime.fromisoformat(given)
+    for is_end, expected in ((False, begin), (True, end)):
+        found = outside_repeated_hour(moment, zone, is_end=is_end)
+        assert found.replace(second=0) == datetime.fromisoformat(expected)

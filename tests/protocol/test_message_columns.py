@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tubemq_spark.protocol import message_columns
 from tubemq_spark.protocol.message_columns import MessageColumns, WireMessage, split_reply
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
 
@@ -105,11 +104,6 @@ def test_long_replies_are_left_to_the_parser_which_counts_their_fields() -> None
         split_reply(GetMessageResponseB2C(messages=[message(payload=bytes(2 << 20))]).SerializePartialToString())
         is None
     )
-
-
-def test_process_without_numpy_has_only_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_columns, "HAS_NUMPY", False)
-    assert split_reply(reply(USUAL)) is None
 
 
 def test_columns_are_a_sequence_of_messages() -> None:

@@ -8,21 +8,23 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from tests.simulation.machine import Replacement
-from tests.simulation.spark import Application, StreamQuery, TaskContext
+from tests.simulation.spark import Application, StreamQuery, TaskContext, travel
 from tests.simulation.world import Killed, the_world
 from tests.without_spark.sink import Cells, batches, schema
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.source.stream import TubeMQStreamReader
+
+if TYPE_CHECKING:
+    from tests.simulation.writing import WritingSchedule
 
 Raw = Mapping[str, str]
 
@@ -32,13 +34,6 @@ class Row(NamedTuple):
     offset: int | None
     message_id: int
     body: bytes
-
-
-class Reader(TubeMQStreamReader):
-    """Its process gets SIGTERM from `StreamQuery`, and this OS process does not."""
-
-    def _stop_on_termination(self) -> None:
-        pass
 
 
 @lru_cache(maxsize=256)
@@ -85,11 +80,10 @@ class TubeMQSource:
         self._process = query.app.python("reader")
         self._reader: Any = self._call(self._new_reader)
         self._limit = self._call(self._reader.getDefaultReadLimit)
-        if query.available_now:
-            self._call(self._reader.prepareForTriggerAvailableNow)
 
-    def _new_reader(self) -> Reader:
-        return Reader(self._raw, schema_of(self._raw))
+    def _new_reader(self) -> TubeMQStreamReader:
+        # Its process gets SIGTERM from `StreamQuery`, and this OS process does not.
+        return TubeMQStreamReader(self._raw, schema_of(self._raw), owns_process=False)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         self._process.state = f"is asked for {function.__name__.removeprefix('_')}"
@@ -129,18 +123,12 @@ class TubeMQSource:
         self._process.kill()
 
 
-class LimitedSource(TubeMQSource):
-    """As `TubeMQSource`, for `Trigger.Once`, which asks for all that is there."""
+class RowSource:
+    """Rows that a schedule makes, for each batch the same ones each time."""
 
-    def latest(self, start: str) -> str:
-        return json.dumps(self._call(self._reader.latestOffset, json.loads(start), ReadAllAvailable()))
-
-
-class NumberSource:
-    """Rows that a function of batch and task makes, always the same ones."""
-
-    def __init__(self, make: Callable[[int], Sequence[Sequence[Cells]]], batches: int) -> None:
-        self._make, self._batches = make, batches
+    def __init__(self, schedule: WritingSchedule, times: Sequence[float]) -> None:
+        """Each batch is there from one of the `times` on."""
+        self._schedule, self._times = schedule, times
 
     def begin(self, query: StreamQuery) -> None:
         pass
@@ -149,13 +137,15 @@ class NumberSource:
         return "0"
 
     def latest(self, start: str) -> str:
-        return str(min(self._batches, int(start) + 1))
+        batch = int(start)
+        return str(batch + (batch < len(self._times) and the_world().now >= self._times[batch]))
 
     def commit(self, end: str) -> None:
         pass
 
     def plan(self, start: str, end: str) -> Sequence[Sequence[Callable[[], Any]]]:
-        return [[partial(list, rows) for rows in self._make(int(start))]]
+        rows, batch = self._schedule.rows(int(start)), int(start)
+        return [[partial(self._schedule.in_order, batch, task, of_task) for task, of_task in enumerate(rows)]]
 
     def interrupt(self) -> None:
         pass
@@ -188,26 +178,18 @@ class FileSink:
 
 
 class TubeMQSink:
-    """The connector's sink. `cells` makes the cells of a row of the source."""
+    """The connector's sink, which tells a schedule what it does."""
 
-    def __init__(
-        self,
-        raw: Raw,
-        columns: Sequence[str],
-        committed: Callable[[StreamQuery, int, list[list[Cells]], list[Written]], None],
-        cells: Callable[[Any], Cells] = lambda row: row,
-        started: Callable[[StreamQuery, int, int, TaskContext, Sequence[Cells]], None] = lambda *_: None,
-    ) -> None:
-        """`committed` gets the rows and the messages of the tasks of each committed batch."""
-        self._raw = raw
+    def __init__(self, raw: Raw, columns: Sequence[str], schedule: WritingSchedule) -> None:
+        self._raw, self._schedule = raw, schedule
         self._columns = schema([dict.fromkeys(columns)])
-        self._committed, self._cells, self._started = committed, cells, started
 
     def begin(self, query: StreamQuery) -> None:
         self._query = query
 
     def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
         query, app = self._query, self._query.app
+        self._schedule.planned(query, batch)
         query.state = "plans a write"
         writer = app.call("write planner", self._plan)
         query.check()
@@ -218,7 +200,7 @@ class TubeMQSink:
         written = [message for _, message in parts]
         app.call("write committer", self._commit, written, batch)
         query.check()
-        self._committed(query, batch, [cells for cells, _ in parts], written)
+        self._schedule.committed(query, batch, [cells for cells, _ in parts], written)
 
     def _plan(self) -> bytes:
         return pickle.dumps(TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False))
@@ -226,23 +208,65 @@ class TubeMQSink:
     def _write(
         self, writer: bytes, batch: int, number: int, make: Callable[[], Sequence[Any]]
     ) -> tuple[list[Cells], Written]:
-        world = the_world()
-        assert world.running is not None
-        rows = [self._cells(row) for row in make()]
-        self._started(self._query, batch, number, world.running.context, rows)
-        world.running.process.state = "writes"
-        return rows, pickle.loads(pickle.dumps(pickle.loads(writer).write(self._feed(rows))))
-
-    def _feed(self, rows: Sequence[Cells]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as Spark does: a row may take long to be made."""
-        world = the_world()
-        for batch in batches(rows, self._columns, 3):
-            if pause := world.decide("slow write", world.unrest.slow_task, lambda r: r.random() ** 3):
-                world.sleep(10 * pause)
-            yield batch
+        rows = [self._schedule.cells_of(row) for row in make()]
+        self._schedule.started(self._query, batch, number, rows)
+        try:
+            return rows, write_task(writer, rows, self._columns, self._schedule.asks_for_more)
+        except TubeMQError as error:
+            self._schedule.attempt_failed(batch, error)
+            raise
 
     def _commit(self, written: list[Written], batch: int) -> None:
         TubeMQDataSource(dict(self._raw)).streamWriter(self._columns, False).commit(list(written), batch)
+
+
+def write_task(
+    writer: bytes, rows: Sequence[Cells], columns: StructType, asks_for_more: Callable[[Sequence[Cells]], None]
+) -> Written:
+    """Write rows in a worker, which gets them as Spark gives them: a row may take long to be made. `asks_for_more` gets
+    those that the task has, when it asks for more."""
+    world = the_world()
+    assert world.running is not None
+    world.running.process.state = "writes"
+
+    def feed() -> Iterator[pa.RecordBatch]:
+        given = 0
+        for batch in batches(rows, columns, 3):
+            if pause := world.decide("slow write", world.unrest.slow_task, lambda r: r.random() ** 3):
+                world.sleep(10 * pause)
+            yield batch
+            given += batch.num_rows
+            asks_for_more(rows[:given])
+
+    written: Written = travel(pickle.loads(writer).write(feed()))
+    return written
+
+
+def batch_write(
+    app: Application,
+    raw: Raw,
+    columns: Sequence[str],
+    tasks: Sequence[Sequence[Cells]],
+    started: Callable[[int, Sequence[Cells]], None],
+    asks_for_more: Callable[[Sequence[Cells]], None],
+) -> list[Written]:
+    """Write rows as a batch. To be called in an actor of the application's driver."""
+    schema_of_rows = schema([dict.fromkeys(columns)])
+
+    def plan() -> bytes:
+        return pickle.dumps(TubeMQDataSource(dict(raw)).writer(schema_of_rows, False))
+
+    def write(task: int, rows: Sequence[Cells], writer: bytes) -> Written:
+        started(task, rows)
+        return write_task(writer, rows, schema_of_rows, asks_for_more)
+
+    def commit(writer: bytes, written: list[Any]) -> None:
+        pickle.loads(writer).commit(written)
+
+    writer = app.call("write planner", plan)
+    written = app.run_stage("write a batch", [partial(write, task, rows, writer) for task, rows in enumerate(tasks)])
+    app.call("write committer", commit, writer, list(written))
+    return written
 
 
 def batch_read(app: Application, raw: Raw, scans: int = 1) -> list[list[Row]]:

@@ -142,6 +142,10 @@ class Socket:
     def is_ready(self) -> bool:
         return bool(self.inbox) or self.eof or self._reset
 
+    def hold(self, seconds: float) -> None:
+        """Let the server handle nothing of this connection for a while."""
+        self._queue_free_at = max(self._queue_free_at, self._world.now + seconds)
+
     def wait_with(self, ticket: tuple[Actor, int] | None) -> None:
         self._waiting = ticket
 

@@ -68,7 +68,7 @@ class Reading:
         losses = len(self.schedule.truth.losses)
         rows = list(scans[0])
         for other in scans[1:]:
-            if sorted(other) != sorted(rows) and losses == self.schedule.losses_before_stage:
+            if sorted(other) != sorted(rows) and not losses:
                 raise BrokenError("scans_equal", f"two scans of batch {batch} gave {len(rows)} and {len(other)} rows")
         before = self.batches.get(batch)
         if before is not None and self._losses_at[batch] == losses and not _alike(before, rows):
@@ -194,7 +194,7 @@ class Reading:
         partition = message.partition
         if any(loss.store == partition.store and loss.how == DELETED for loss in self.schedule.truth.losses):
             return ", in a store that was created anew"
-        if self.schedule.was_left_out(partition):
+        if partition.topic in self.schedule.left_out:
             return ", of a topic that was left out for a while"
         return ", at a position that a crash had freed" if self._took_a_place(message) else ""
 
@@ -220,18 +220,24 @@ class Reading:
 
     def _must_be_reported(self, message: Message, end: int | None) -> bool:
         if message.lost in (CRASH, DELETED):  # it may never have been part of a plan
-            planned = self.schedule.logged_at(self, message.lost_at).get(message.partition, 0)
+            planned = self.schedule.logged_at.get(message.lost_at, {}).get(message.partition, 0)
             return message.position < planned
-        return end is not None and message.position < end and message.lost == RETENTION
+        if end is None or message.position >= end or message.lost != RETENTION:
+            return False
+        # Else the store was another one when the query came so far.
+        return not any(
+            loss.store == message.partition.store and loss.how == DELETED and loss.at >= message.lost_at
+            for loss in self.schedule.truth.losses
+        )
 
     def loss_has_range(self, report: Report) -> None:
         """A reported range is one that the servers lost."""
         losses = [loss for loss in self.schedule.truth.losses if loss.store == report.partition.store]
-        if report.whole or (losses and self.schedule.is_lenient_about_ranges):
-            if not losses and not self.schedule.removed(report.partition):
+        if report.whole:
+            if not losses and report.partition not in self.schedule.removed:
                 raise BrokenError("loss_has_range", f"nothing is lost of {report.partition}: {report.text}")
             return
-        if self.schedule.was_left_out(report.partition) and "do not name" in report.text:
+        if report.partition.topic in self.schedule.left_out and "do not name" in report.text:
             return
         first = report.first
         for loss in sorted(losses, key=lambda loss: loss.first):
@@ -301,10 +307,23 @@ class Group:
                     invariant, f"group {self.name} is at {position} of {partition}, the checkpoint at {limit}"
                 )
 
+    def group_never_free(self) -> None:
+        """While the query runs, its driver holds all its partitions in the group."""
+        claims = self.schedule.tubemq.claims()
+        present = set(self.partitions())
+        for broker_id, topic, number in self.reading.ends.keys() & present:
+            holder = claims.get((self.name, topic, broker_id, number), "nobody")
+            if "_driver_" not in holder:
+                raise BrokenError(
+                    "group_never_free", f"{holder} holds {broker_id}:{topic}:{number} in group {self.name}"
+                )
+
     def group_left_alone(self) -> None:
         """With `commitOffsets=false` the group is where the query found it, or where somebody else moved it."""
         for partition, start in self.reading.starts.items():
             position = self.position(partition)
+            if any(loss.store == partition.store and loss.how != RETENTION for loss in self.schedule.truth.losses):
+                continue  # servers set it to the end of what is left
             usual = (None, 0, start, self.schedule.store_begin(partition))  # retention moves it as well
             if position not in usual and position not in self._excused[partition] | self._at_begin[partition]:
                 raise BrokenError(
@@ -344,7 +363,9 @@ class Fencing:
     def fenced_delivers_nothing(self, partition: Partition, client_id: str) -> None:
         """A reader delivers nothing when another client has had its partition for longer than a proof is fresh."""
         lost_at = self._lost_at.get((partition, client_id))
-        if lost_at is not None and (late := self.schedule.world.now - lost_at) > _FRESH:
+        weather = self.schedule.setting.weather  # a proof is as old as its reply is late
+        fresh = _FRESH + (weather.longest if weather.late_reply else 0.0)
+        if lost_at is not None and (late := self.schedule.world.now - lost_at) > fresh:
             raise BrokenError(
                 "fenced_delivers_nothing", f"{client_id} delivers {partition}, which it lost {late:.1f} s before"
             )

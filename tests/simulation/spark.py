@@ -122,6 +122,7 @@ class Application:
         self.cores, self.max_failures = cores, max_failures
         self.jvm = Process(world, f"{name} driver", host or f"{name} host")
         self.alive = True
+        self.was_cut_off = False  # it was stopped before it knew what it had registered
         self.idle: list[tuple[Process, float]] = []
         self.busy: dict[Process, None] = {}
         self._driver_workers: dict[str, Process] = {}
@@ -283,6 +284,7 @@ class Application:
     def _speculate(self, task: _Task) -> None:
         if not task.done and task.running and self.alive:
             self.world.tell(self.name, f"starts a second attempt of task {task.index}")
+            self.world.numbers["speculation"] += 1
             task.wanted += 1
             self._signal.set()
 
@@ -389,18 +391,16 @@ class StreamQuery:
         sink: Sink,
         *,
         interval: float = 0.0,
-        available_now: bool = False,
     ) -> None:
         world = app.world
         self.app, self.checkpoint, self.source, self.sink = app, checkpoint, source, sink
-        self.interval, self.available_now = interval, available_now
+        self.interval = interval
         self.world = world
         self.run_id = f"run-{world.hash('run', checkpoint.path, world.numbers['run'])}"
         world.numbers["run"] += 1
         world.numbers[f"runs of {checkpoint.path}"] += 1
         self.error: BaseException | None = None
         self.batches = 0
-        self.is_idle = False
         self.told = -1  # the commits that the source knows of
         self._stopping = False
         self._changed = Signal(world)
@@ -419,6 +419,7 @@ class StreamQuery:
         if self._stopping or self.ended.done:
             return
         self._stopping = True
+        self.app.was_cut_off |= self.state == "starts"
         self.world.tell(self.app.name, f"is stopped while it {self.state}")
         self.source.interrupt()
         self._changed.set()
@@ -475,15 +476,11 @@ class StreamQuery:
                 self.told = checkpoint.committed
                 self.check()
                 if end == start:
-                    if self.available_now:
-                        return
-                    self.is_idle = True
                     self.state = "waits for messages"
                     idle_poll = _IDLE_POLLS[min(idle_polls, len(_IDLE_POLLS) - 1)]
                     idle_polls += 1
                     self._changed.wait(world.now + max(self.interval, idle_poll))
                     continue
-                self.is_idle = False
                 idle_polls = 0
                 self.state = "writes the offset log"
                 world.sleep(0.01)

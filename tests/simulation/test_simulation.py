@@ -20,7 +20,7 @@ from tests.simulation.run import play_chunk
 from tests.simulation.story import reproduction, tell
 from tests.simulation.world import Process, World
 
-COUNTS = {"reading": 440, "writing": 320}  # about a minute of one core
+COUNTS = {"reading": 600, "writing": 600}  # about a minute of one core
 CHUNKS = 4
 SAME = 20  # schedules of each family whose logs are compared
 OPEN = "reading", 3  # a schedule that shows an open defect

@@ -232,6 +232,11 @@ class World:
         self.decisions[what, number] = value
         return value
 
+    def count(self, what: str) -> int:
+        """Return how often this was called for `what`."""
+        self.numbers[what] += 1
+        return self.numbers[what]
+
     def hash(self, *what: object) -> int:
         """Return a number that depends on the seed and `what` alone."""
         return zlib.crc32(repr((self.seed, *what)).encode())

@@ -4,40 +4,24 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import shutil
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
-from tests.simulation.connector import NumberSource, Row, TubeMQSink, TubeMQSource
+from tests.simulation.connector import Row, RowSource, TubeMQSink, TubeMQSource, batch_write
+from tests.simulation.operated import OperatedSchedule, Possible, some_options
 from tests.simulation.promises import UNIT, BrokenError
-from tests.simulation.schedule import (
-    SERVER_KINDS,
-    Disturbance,
-    Outcome,
-    Schedule,
-    Setting,
-    make_unrest,
-    make_weather,
-    small_servers,
-    some,
-    turn_knobs,
-)
-from tests.simulation.servers import DELETED, RETENTION, Message
-from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery, TaskContext
-from tests.simulation.world import Killed, the_world
+from tests.simulation.schedule import Disturbance, Moment, Outcome, Setting, some, turn_knobs
+from tests.simulation.servers import DELETED, Message
+from tests.simulation.spark import Application, Checkpoint, StreamQuery
+from tests.simulation.world import Killed
 from tests.simulation.writing_promises import Attempt, Origin, Plan, Writing
-from tests.without_spark.sink import Cells, batches, schema
+from tests.without_spark.sink import Cells
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -45,7 +29,6 @@ from tubemq_spark.errors import (
     PartitionOccupiedError,
     PositionMovedError,
     ServerError,
-    TransportError,
     TubeMQError,
 )
 from tubemq_spark.protocol.metadata import Partition
@@ -54,9 +37,9 @@ from tubemq_spark.testing import request_checks
 
 QUERY_ID = "00000000-0000-4000-8000-000000000001"
 DEAD, FROM = "dead", "s"
-_CATCH_UP = 900.0  # seconds that a query may need after the last disturbance
+_HORIZONS = {0.0: 7.0, 1.0: 8.0, 2.0: 10.0, 15.0: 40.0, 70.0: 150.0}  # seconds, by the interval of the trigger
 _MOST_THREADS = 12  # of a process: a task, the heartbeats, and a connect to each server in the background
-_MOST_SOCKETS = 16  # of a process: two for each server, and those that are being closed
+_MOST_SOCKETS = 9  # of a process: two for each server, and those that are being closed
 
 # Tunables of the product, and smaller values.
 KNOBS = (
@@ -67,69 +50,61 @@ KNOBS = (
     ("sink.packs", "_MAX_OPEN", (1, 2)),
 )
 
-# What may explain each error of a query, by the words that `trouble` records.
-_EXPLANATIONS: dict[type[BaseException], frozenset[str]] = {
-    DataLossError: frozenset({"retention", "crash", "deleted"}),
-    FencedError: frozenset({"repeated", "speculation", "zombie", "clock"}),
-    PartitionOccupiedError: frozenset({"repeated", "speculation", "zombie", "clock", "hang", "crash", "network"}),
-    PositionMovedError: frozenset(
-        {"repeated", "speculation", "zombie", "clock", "hang", "crash", "network", "deleted"}
-    ),
-    ConfigError: frozenset({"closed", "tasks", "crash", "deleted"}),
-    ServerError: frozenset({"closed"}),
-}
+OPTIONS: Possible = (
+    (1.0, "checkpointlocation", ("/checkpoints/writer",)),
+    (0.5, "tubemq.producer.maxinflight", ("1", "1", "4", "1000")),
+    (0.2, "tubemq.producer.maxinflightbytes", ("200", "5000")),
+    (0.5, "tubemq.rpc.timeoutms", ("400", "1000", "2000")),
+    (1.0, "tubemq.retry.maxelapsedms", ("5000", "20000", "60000")),
+    (0.2, "tubemq.connections.shared", ("false",)),
+    (0.15, "compression", ("gzip", "zstd", "snappy", "lz4")),
+)
+ONCE_OPTIONS: Possible = (
+    (1.0, "effectivelyonce", ("true",)),
+    (0.1, "effectivelyonceuncertain", ("sendagain",)),
+    (0.3, "effectivelyoncemaxoffsets", ("1", "10")),
+)
+CHANGES: Possible = (  # of options, from one run to the next
+    (1.0, "tubemq.producer.maxinflight", ("1", "4", "1000")),
+    (1.0, "tubemq.producer.maxinflightbytes", ("200", "5000", "1000000")),
+    (1.0, "tubemq.connections.shared", ("true", "false", "true")),
+)
+_LONG_RETRIES = "60000"  # of `tubemq.retry.maxelapsedms`: longer than a topic is closed
+_TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
+_SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
+_IN_A_BATCH = {"crowd": (_SENDS, _COMMITS), "hold requests": (_SENDS,), "change tasks": (_SENDS,)}  # mostly then
+_LATE = frozenset({"repeated", "speculation", "zombie", "clock", "hang", "crash", "network"})
 
 
-class NumberSink(TubeMQSink):
-    """Tells the schedule when it plans."""
-
-    plans: Callable[[StreamQuery, int], None]
-
-    def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
-        self.plans(self._query, batch)
-        super().write(batch, scans)
-
-
-class RowSource(NumberSource):
-    """As `NumberSource`, with a time from which on each batch is there; `order` puts the rows of a task into the order
-    of an attempt."""
-
-    def __init__(
-        self,
-        make: Callable[[int], Sequence[Sequence[Cells]]],
-        times: Sequence[float],
-        order: Callable[[int, int, Sequence[Cells]], list[Cells]],
-    ) -> None:
-        super().__init__(make, len(times))
-        self._times, self._order = times, order
-
-    def latest(self, start: str) -> str:
-        batch = int(start)
-        if batch < self._batches and the_world().now < self._times[batch]:
-            return start
-        return super().latest(start)
-
-    def plan(self, start: str, end: str) -> Sequence[Sequence[Callable[[], Any]]]:
-        batch = int(start)
-        return [[partial(self._order, batch, task, rows) for task, rows in enumerate(self._make(batch))]]
-
-
-class WritingSchedule(Schedule):
+class WritingSchedule(OperatedSchedule):
     """One stream of numbered rows, or of the messages of another topic, to one, two or ever new topics."""
 
-    SLOTS = 10
+    KINDS = (
+        *OperatedSchedule.KINDS,
+        *("slow broker", "change options", "switch on", "change tasks", "batch write"),
+        *("rotate token", "crowd", "hold requests"),
+    )
+    EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
+        DataLossError: frozenset({"retention", "crash", "deleted"}),
+        FencedError: frozenset({"repeated", "speculation", "zombie", "clock"}),
+        PartitionOccupiedError: _LATE,
+        PositionMovedError: _LATE | {"deleted"},
+        ConfigError: frozenset({"closed", "tasks", "crash", "deleted"}),
+        ServerError: frozenset({"closed"}),
+    }
+    CLIENTS = "producers"
+    CATCH_UP = 900.0
     receipts: str | None = None  # their folder
 
     def make_setting(self, r: random.Random) -> Setting:
-        interval = r.choice((0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 15.0, 70.0))
-        once = r.random() < 0.5
-        what = r.choice(("numbers",) * 6 + ("copy", "many topics"))
-        if what == "copy":
-            once = True
-        horizon = {0.0: 12.0, 1.0: 12.0, 2.0: 15.0, 15.0: 50.0, 70.0: 200.0}[interval]
+        setting = super().make_setting(r)
+        setting.interval = r.choice((0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 15.0, 70.0))
+        horizon, spread = _HORIZONS[setting.interval], 0.8
+        what = r.choice(("numbers",) * 11 + ("copy", "many topics"))
+        once = what == "copy" or r.random() < 0.5
         topics = r.choice((("t",), ("t",), ("t", "u"))) if what != "copy" else ("t",)
         by_column = what == "many topics" or r.random() < 0.25
-        options = self._options(r, what, once=once)
+        setting.options = options = self._options(r, what, once=once)
         if not by_column:
             topics = topics[:1]
             options["topic"] = "t"
@@ -138,88 +113,57 @@ class WritingSchedule(Schedule):
         columns += ("topic",) if by_column or (what == "numbers" and r.random() < 0.2) else ()  # the option wins
         columns += ("inlong_group", "inlong_stream") if packed else ()
         style = r.choice(("mixed", "mixed", "hot", "plain"))
-        sizes, slow = r.choice(((0, 1, 3), (0, 1, 3), (1, 4, 8), (3, 12), (12,))), 0.0
-        if r.random() < 0.15:
-            slow = r.choice((0.05, 0.2, 0.5))
-        first, repeated = r.choice((0, 0, 3, 20, 40)), some(r, 0.3, 0.2, 0.8)
-        rate, spread = r.choice((0.2, 0.4, 0.7)), 0.8
-        if what == "numbers" and r.random() < 0.12:  # full queues: each row waits for those before it
-            style, sizes, slow, first = "hot", (60,), r.choice((0.1, 0.3, 0.3, 0.4)), 20
+        sizes: tuple[int, ...] = r.choice(((0, 1, 3), (0, 1, 3), (0, 1, 3), (1, 3, 6), (2, 8)))
+        slow = r.choice((0.05, 0.2, 0.5)) if r.random() < 0.15 else 0.0
+        first, repeated = r.choice((0, 0, 3, 20)), some(r, 0.3, 0.2, 0.8)
+        if what == "numbers" and r.random() < 0.07:  # full queues: each row waits for those before it
+            style, sizes, slow, first = "hot", (40,), r.choice((0.1, 0.3, 0.3, 0.4)), 20
             options["tubemq.producer.maxinflight"] = "1"
             options.pop("tubemq.producer.maxinflightbytes", None)
-            repeated, rate, spread = r.choice((0.0, 0.5)), 0.1, 0.1
-            horizon = max(horizon, 120.0)  # a flush takes many seconds
-        count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 8)
-        kinds = [kind for kind in self.KINDS if r.random() < 0.3]
-        knobs = turn_knobs(r, KNOBS)
+            repeated, setting.rate, spread = r.choice((0.0, 0.5)), 0.1, 0.1
+            horizon = max(horizon, 50.0)  # a flush takes many seconds
+        setting.horizon, setting.unrest = horizon, replace(setting.unrest, repeated_stage=repeated)
+        count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 6)
+        setting.knobs = turn_knobs(r, KNOBS)
+        setting.config = replace(setting.config, **r.choice(_TOKENS))
         if what == "many topics":
-            knobs = (*knobs, ("testing.request_checks", "_MAX_TOPICS", 10))
-        config = small_servers(r)
+            setting.knobs = (*setting.knobs, ("testing.request_checks", "_MAX_TOPICS", 10))
         if r.random() < 0.5:  # no more than the brokers keep in memory, in two blocks
-            knobs = (*knobs, ("sink.stored_rows_search", "MARGIN", 2 * config.mem_cache_msg_count + 2))
-        return Setting(
-            brokers=r.choice((1, 1, 1, 2)),
-            masters=r.choice((1, 1, 2)),
-            partitions=r.choice((1, 1, 2)),
-            stores=r.choice((1, 1, 1, 2)),
-            horizon=horizon,
-            interval=interval,
-            weather=make_weather(r),
-            unrest=replace(make_unrest(r), repeated_stage=repeated),
-            options=options,
-            config=config,
-            kinds=tuple(kinds),
-            knobs=knobs,
-            rate=rate,
-            extra={
-                "what": what,
-                "topics": topics,
-                "columns": columns,
-                "style": style,
-                "batches": count,
-                "times": [0.0, *sorted(spread * horizon * r.random() for _ in range(count - 1))],
-                "slow": slow,  # seconds that each message takes
-                "tasks": r.choice((1, 1, 2)),
-                "sizes": sizes,
-                "bad": r.choice((0.0, 0.1)) if "failedrows" in options else 0.0,
-                "shuffled": r.random() < 0.15,
-                "equal": r.random() < 0.1,
-                "receipts": r.random() < 0.15 and not packed,
-                "first": first,
-                "pause": r.choice((0.1, 0.1, 1.0, 20.0)),
-                "max_failures": r.choice((1, 2, 4)),
-                "feed": sorted((r.random() * horizon, r.randrange(8), r.choice((1, 3, 10))) for _ in range(6)),
-            },
-        )
+            margin = 2 * setting.config.mem_cache_msg_count + 2
+            setting.knobs = (*setting.knobs, ("sink.stored_rows_search", "MARGIN", margin))
+        setting.extra = {
+            **setting.extra,
+            "what": what,
+            "topics": topics,
+            "columns": columns,
+            "style": style,
+            "batches": count,
+            "times": [0.0, *sorted(spread * horizon * r.random() for _ in range(count - 1))],
+            "slow": slow,  # seconds that each message takes
+            "tasks": r.choice((1, 1, 1, 2)),
+            "sizes": sizes,
+            "bad": r.choice((0.0, 0.1)) if "failedrows" in options else 0.0,
+            "shuffled": r.random() < 0.15,
+            "equal": r.random() < 0.1,
+            "receipts": r.random() < 0.15 and not packed,
+            "first": first,
+            "host": "driver host" if what != "many topics" and r.random() < 0.5 else "",  # else one for each run
+            "feed": sorted((r.random() * horizon, r.randrange(8), r.choice((1, 3, 10))) for _ in range(6)),
+        }
+        return setting
 
     def _options(self, r: random.Random, what: str, *, once: bool) -> dict[str, str]:
-        options = {"checkpointlocation": "/checkpoints/writer"}
+        options = some_options(r, OPTIONS)
         if once:
-            options["effectivelyonce"] = "true"
+            options |= some_options(r, ONCE_OPTIONS)
         elif r.random() < 0.3:
             options["stamprows"] = "true"
-        if r.random() < 0.5:
-            options["tubemq.producer.maxinflight"] = r.choice(("1", "1", "4", "1000"))
-        if r.random() < 0.2:
-            options["tubemq.producer.maxinflightbytes"] = r.choice(("200", "5000"))
-        if r.random() < 0.5:
-            options["tubemq.rpc.timeoutms"] = r.choice(("400", "1000", "2000"))
-        options["tubemq.retry.maxelapsedms"] = r.choice(("5000", "20000", "60000"))
-        if r.random() < 0.2:
-            options["tubemq.connections.shared"] = "false"
-        if what == "numbers" and not once and "stamprows" not in options and r.random() < 0.3:
-            options["messageformat"] = "inlongmsg"
-            options["inlongpackrows"] = r.choice(("2", "5", "100"))
-        if r.random() < 0.15:
-            options["compression"] = r.choice(("gzip", "zstd", "snappy", "lz4"))
+        elif what == "numbers" and r.random() < 0.3:
+            options |= {"messageformat": "inlongmsg", "inlongpackrows": r.choice(("2", "5", "100"))}
         if what == "numbers" and r.random() < 0.25:
             options["failedrows"] = r.choice(("drop", "deadletter"))
             if options["failedrows"] == "deadletter":
                 options["deadlettertopic"] = DEAD
-        if once and r.random() < 0.1:
-            options["effectivelyonceuncertain"] = "sendagain"
-        if once and r.random() < 0.15:
-            options["effectivelyoncemaxoffsets"] = r.choice(("1", "10"))
         return options
 
     # -- the rows -------------------------------------------------------------------------------------------------
@@ -278,14 +222,14 @@ class WritingSchedule(Schedule):
     def topics_of_batch(self, batch: int) -> Sequence[str]:
         if self.setting.extra["what"] == "many topics":
             return [f"n{3 * batch + number}" for number in range(3)]
-        return self.topics
+        topics: tuple[str, ...] = self.setting.extra["topics"]
+        return topics
 
-    def _order(self, batch: int, task: int, rows: Sequence[Cells]) -> list[Cells]:
+    def in_order(self, batch: int, task: int, rows: Sequence[Cells]) -> list[Cells]:
         """Return the rows of a task in the order in which an attempt gets them."""
         ordered = list(rows)
         if self.shuffled:
-            self.world.numbers["order"] += 1
-            random.Random(self.world.hash("order", batch, task, self.world.numbers["order"])).shuffle(ordered)
+            random.Random(self.world.hash("order", batch, task, self.world.count("order"))).shuffle(ordered)
         return ordered
 
     # -- the actors -----------------------------------------------------------------------------------------------
@@ -298,8 +242,7 @@ class WritingSchedule(Schedule):
                 shutil.rmtree(self.receipts, ignore_errors=True)
 
     def begin(self) -> None:
-        extra, setting, world = self.setting.extra, self.setting, self.world
-        self.topics: tuple[str, ...] = extra["topics"]
+        extra, setting = self.setting.extra, self.setting
         self.options = dict(setting.options)
         self.failed_rows = self.options.get("failedrows", "fail")
         self.packed = "inlongpackrows" in self.options
@@ -310,29 +253,23 @@ class WritingSchedule(Schedule):
             self.receipts = tempfile.mkdtemp(prefix="receipts-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
             self.options["receipts"] = self.receipts
         self.tasks_of: dict[int, int] = {}  # of batches that have another number of tasks than usual
-        self.crashes: dict[int, list[float]] = defaultdict(list)
-        self.partitions_changed = False
-        self._finished = False
-        self._foreign = 0
-        self.app: Application | None = None
-        self.query: StreamQuery | None = None
-        self.writes: list[Any] = []
-        made = [*self.topics]
+        self.host = extra.get("host", "")
+        self.topics = extra["topics"]
         if extra["what"] == "many topics":
-            made = [topic for batch in range(extra["batches"]) for topic in self.topics_of_batch(batch)]
-        self.all_topics = tuple(made)
-        for topic in (*made, DEAD, *((FROM,) if self.is_copy else ())):
+            self.topics = tuple(topic for batch in range(extra["batches"]) for topic in self.topics_of_batch(batch))
+        self.fed_topics = (FROM,) if self.is_copy else self.topics[:2]
+        for topic in (*self.topics, DEAD, *((FROM,) if self.is_copy else ())):
             self.tubemq.create_topic(topic, setting.partitions, setting.stores)
         self.checkpoint = Checkpoint("/checkpoints/writer", QUERY_ID)
         self.writing = Writing(self, QUERY_ID)
         self._watch_storing()
-        for topic in self.topics:
-            self._send_foreign(topic, 0, extra["first"])
+        for topic in self.topics[:2]:
+            self.send(topic, 0, extra["first"])
         if extra["slow"]:
             for broker_id in self.tubemq.broker_ids:
                 self._hang_again(f"broker {broker_id}", extra["slow"], setting.horizon)
-        self.fed = world.start("feeder", self._feed)
-        self.operator = world.start("operator", self._operate)
+        fed = self.fed_topics
+        self.start_actors((at, fed[number % len(fed)], number, count) for at, number, count in extra["feed"])
 
     def _watch_storing(self) -> None:
         stored, truth = self.truth.stored, self.truth
@@ -342,94 +279,35 @@ class WritingSchedule(Schedule):
             partition = Partition(broker_id, request.topicName.strip(), request.partitionId)
             message: Message = truth.messages[partition.store][-1]
             serving = self.world.serving
-            if partition.topic in self.all_topics or partition.topic == DEAD:
+            if partition.topic in self.topics or partition.topic == DEAD:
                 process, held_for = (None, 0.0) if serving is None else (serving.process, serving.held_for)
                 self.guarded(self.writing.stored, message, process, held_for)
 
         truth.stored = watched
 
-    def _feed(self) -> None:
-        for at, number, count in self.setting.extra["feed"]:
-            self.world.sleep(max(0.0, at - self.world.now))
-            topic = FROM if self.is_copy else self.topics[number % len(self.topics)]
-            self._send_foreign(topic, number, count)
+    def message(self, topic: str, number: int) -> tuple[bytes, str | None]:
+        body = b"f%d" % number
+        self.writing.foreign.add((topic, body))
+        return body, None
 
-    def _send_foreign(self, topic: str, number: int, count: int) -> None:
-        """Send messages that no query has written."""
-        serving, self.world.serving = self.world.serving, None
-        for _ in range(count):
-            targets = self.partitions_of(topic)
-            if not targets:
-                break
-            partition = targets[number % len(targets)]
-            self._foreign += 1
-            body = b"f%d" % self._foreign
-            self.writing.foreign.add((topic, body))
-            with suppress(ConfigError):  # its broker is down, or the topic is closed
-                self.tubemq.send(topic, body, f"{partition.broker_id}:{partition.partition_id}")
-        self.world.serving = serving
-
-    def _operate(self) -> None:
-        """Run the query, and start it again when it ends, as an operator or a supervisor does."""
-        world = self.world
-        while not self._finished:
-            self._run_query()
-            if not self._finished:
-                world.sleep(self.setting.extra["pause"] if not self.is_calm else 5.0)
-
-    def _run_query(self) -> None:
-        world, extra = self.world, self.setting.extra
-        world.numbers["app"] += 1
-        app = Application(world, f"app{world.numbers['app']}", self.setting.unrest, max_failures=extra["max_failures"])
-        self.app = app
-        source: Any
+    def new_query(self, app: Application) -> StreamQuery:
+        extra = self.setting.extra
+        source: Any = RowSource(self, extra["times"])
         if self.is_copy:
-            source = TubeMQSource(self.source_options())
-        else:
-            source = RowSource(self.rows, extra["times"], self._order)
-        sink = NumberSink(self.raw(), extra["columns"], self._committed, self._cells_of, self._started)
-        sink.plans = self._plans
-        interval = self.setting.interval if not self.is_calm else min(1.0, self.setting.interval)
+            options = {"startingoffsets": "earliest", "failondataloss": "false"}
+            source = TubeMQSource(self.raw(**{"tubemq.group": "copiers", "subscribe": FROM, **options}))
+        sink = TubeMQSink(self.raw(**self.options), extra["columns"], self)
         self._run_options = dict(self.options)
-        query = StreamQuery(app, self.checkpoint, source, sink, interval=interval)
-        self.query = query
-        query.ended.wait()
-        killed = isinstance(query.ended.error, Killed)
-        if query.error is not None:
-            self._judge(query, query.error)
-        elif not killed and query.ended.error is not None:
-            raise query.ended.error
-        self.query = None
-        if not killed:
-            app.end()
-        else:
-            self.trouble("zombie")
+        interval = self.setting.interval if not self.is_calm else min(1.0, self.setting.interval)
+        return StreamQuery(app, self.checkpoint, source, sink, interval=interval)
 
-    def raw(self, **more: str) -> dict[str, str]:
-        return {
-            "tubemq.master": self.tubemq.master,
-            "tubemq.rpc.framing": "standard",
-            **self.options,
-            **more,
-        }
-
-    def source_options(self) -> dict[str, str]:
-        return {
-            "tubemq.master": self.tubemq.master,
-            "tubemq.rpc.framing": "standard",
-            "tubemq.group": "copiers",
-            "subscribe": FROM,
-            "startingoffsets": "earliest",
-            "failondataloss": "false",
-        }
-
-    def _cells_of(self, row: Any) -> Cells:
+    def cells_of(self, row: Any) -> Cells:
         if not isinstance(row, Row):
             cells: Cells = row
             return cells
         return {"value": row.body} if "topic" in self.options else {"value": row.body, "topic": "t"}
 
-    def _plans(self, query: StreamQuery, batch: int) -> None:
+    def planned(self, query: StreamQuery, batch: int) -> None:
         topics = self.topics_of_batch(batch)
         stores = [self.store_of(partition) for topic in topics for partition in self.partitions_of(topic)]
         held = ((store.max_offset - store.min_offset) // UNIT for store in stores if store is not None)
@@ -439,22 +317,13 @@ class WritingSchedule(Schedule):
                 self.writing.want(("batch", batch), task, rows, self.options.get("topic"))
         self.writing.planned(query.run_id, ("batch", batch), Plan(self.world.now, largest, "topic" in self.options))
 
-    def _started(self, query: StreamQuery, batch: int, task: int, context: TaskContext, rows: Sequence[Cells]) -> None:
-        running = self.world.running
-        assert running is not None
+    def started(self, query: StreamQuery, batch: int, task: int, rows: Sequence[Cells]) -> None:
         if self.is_copy:
             self.writing.want(("batch", batch), task, rows, self.options.get("topic"))
-        self._begin_attempt(query.app.name, query.run_id, ("batch", batch), task, context, rows, self._run_options)
+        self._begin_attempt(query.app.name, query.run_id, ("batch", batch), task, rows, self._run_options)
 
     def _begin_attempt(
-        self,
-        app: str,
-        run: str,
-        origin: Origin,
-        task: int,
-        context: TaskContext,
-        rows: Sequence[Cells],
-        options: Mapping[str, str],
+        self, app: str, run: str, origin: Origin, task: int, rows: Sequence[Cells], options: Mapping[str, str]
     ) -> None:
         running = self.world.running
         assert running is not None
@@ -465,13 +334,14 @@ class WritingSchedule(Schedule):
             run,
             origin,
             task,
-            context.stage,
-            context.attempt,
+            running.context.stage,
+            running.context.attempt,
             self.world.now,
             rows,
             stamped=once or options.get("stamprows") == "true",
             once=once,
             send_again=options.get("effectivelyonceuncertain") == "sendagain",
+            most_bytes=int(options.get("tubemq.producer.maxinflightbytes", MAX_BYTES)),
         )
         self.writing.begun(attempt)
         if attempt.meets_earlier_stage:
@@ -479,15 +349,34 @@ class WritingSchedule(Schedule):
         if attempt.is_speculative:
             self.trouble("speculation")
 
-    def _committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
+    def asks_for_more(self, given: Sequence[Cells]) -> None:
+        running = self.world.running
+        assert running is not None
+        self.guarded(self.writing.bounded_memory, running.process, given)
+
+    def attempt_failed(self, batch: int, error: TubeMQError) -> None:
+        self.guarded(self.writing.error_true, ("batch", batch), str(error))
+        # Others may rightly end an attempt, and the next one succeeds; a refusal or a wrong bookmark has a cause.
+        if isinstance(error, ServerError) or "which is too late" in str(error):
+            self.explain(f"a task of batch {batch}", error)
+
+    def explain(self, who: str, error: BaseException) -> None:
+        is_long = self.options.get("tubemq.retry.maxelapsedms") == _LONG_RETRIES
+        if isinstance(error, ServerError) and is_long:
+            self.is_unexplained(who, error)
+        elif not (
+            "rotate token" in self.came and "was not acknowledged within" in str(error)
+        ):  # no master had a new one
+            super().explain(who, error)
+
+    def committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
         self.batches += 1
         if self.is_copy:
             self.writing.wanted(("batch", batch), tasks, self.options.get("topic"))
         self.writing.committed(query.run_id, ("batch", batch), tasks, written)
         self.guarded(self.nothing_left)
 
-    def _judge(self, query: StreamQuery, error: BaseException) -> None:
-        """A query has ended by an error. Something must explain it."""
+    def judge(self, query: StreamQuery, error: BaseException) -> None:
         batch = self.checkpoint.committed
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
         if isinstance(error, DataLossError) or "effectivelyOnceUncertain" in str(error):
@@ -495,38 +384,15 @@ class WritingSchedule(Schedule):
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return
-        self._explain("the query", error)
-
-    def _explain(self, who: str, error: BaseException) -> None:
-        now = self.world.now
-        recent = {what for at, what in self.troubles if now - at < 200.0}
-        if isinstance(error, Killed) and "kill worker" in self.came:
-            return
-        if isinstance(error, TransportError) and (self.has_weather or recent):
-            return
-        for kind, words in _EXPLANATIONS.items():
-            if isinstance(error, kind) and (recent & words):
-                return
-        self.breaks(BrokenError("errors_explained", f"{who} ended by {type(error).__name__}: {str(error)[:300]}"))
-
-    @property
-    def has_weather(self) -> bool:
-        weather = self.setting.weather
-        return bool(weather.late or weather.late_reply or weather.cut or weather.cut_reply or weather.lost)
+        self.explain("the query", error)
 
     # -- what the promises ask ------------------------------------------------------------------------------------
 
-    def partitions_of(self, topic: str) -> list[Partition]:
-        layouts = self.tubemq.servers.catalog.topics.get(topic, {})
-        return [
-            Partition(broker_id, topic, number)
-            for broker_id, layout in sorted(layouts.items())
-            for number in layout.partition_ids
-        ]
-
-    def store_of(self, partition: Partition) -> Any:
-        service = self.tubemq.servers.brokers[partition.broker_id].service
-        return service.stores.get(partition.topic, partition.store_id)
+    @property
+    def partitions_changed(self) -> bool:
+        """True if a key may have got another partition."""
+        words = {"crash", "stop", "master", "closed"}
+        return "enlarge topic" in self.came or any(what in words for _, what in self.troubles)
 
     def broker_failed_since(self, at: float) -> bool:
         """Return True if a broker may not have answered for two seconds since then."""
@@ -538,48 +404,19 @@ class WritingSchedule(Schedule):
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def calm_down(self) -> None:
-        super().calm_down()
-        for topic in self.all_topics:
-            self.tubemq.open_topic(topic)
-
-    def rest(self) -> None:
-        world = self.world
-        world.run(lambda: self.fed.done)
-        if self.setting.interval > 1.0 and self.query is not None:  # it would need hours
-            self.query.stop()
-        end = world.now + _CATCH_UP
-        while not self._has_all():
-            if world.now > end:
-                if any(loss.store[1] == FROM and loss.how == DELETED for loss in self.truth.losses):
-                    break  # the source cannot tell a topic that was created anew with as many messages as it has read
-                raise BrokenError(
-                    "comes_to_rest",
-                    f"{self.checkpoint.committed} batches are committed {_CATCH_UP:.0f} s after the last disturbance",
-                )
-            world.pass_time(1.0)
-        world.run(lambda: all(write.done for write in self.writes))
-        weather = self.setting.weather
-        world.pass_time(2.0 + 2 * weather.longest if weather.late else 3.0)  # whatever is late arrives
-        self._finished = True
-        self.guarded(self.nothing_left)
-        if self.query is not None:
-            self.query.stop()
-        world.run(lambda: self.operator.done)
-        for call in (self.operator, *self.writes):
-            if call.error is not None:
-                raise call.error
+    def at_end(self) -> None:
         self.writing.at_end()
         if self.is_copy:
             self.guarded(self.copied_once)
 
-    def _has_all(self) -> bool:
+    def has_all(self) -> bool:
         if not self.is_copy:
             return self.checkpoint.committed >= int(self.setting.extra["batches"])
-        if self.checkpoint.is_pending or self.query is None or self.query.app.jvm.state != "waits for messages":
+        if not self.is_waiting():
             return False
         there = {entry.body for entry in self.writing.entries.values() if entry.copies}
-        return all(message.body in there for message in self.truth.of_topic(FROM) if message.lost is None)
+        left = [m for m in self.truth.of_topic(FROM) if m.lost is None and m.body not in there]
+        return all(map(self._is_anew, left))
 
     def copied_once(self) -> None:
         """Each message of the topic that is copied is in the other topic, and once, as `stored_once` says."""
@@ -591,9 +428,12 @@ class WritingSchedule(Schedule):
                 raise BrokenError("stored_once", f"{message} was read in {', '.join(map(str, entry.rows))}")
 
     def _is_anew(self, message: Message) -> bool:
-        """Return True if the topic was created anew before the message came: see `known`."""
+        """Return True if the topic was created anew before, or if a lost message had its place: see `known`."""
         losses = (loss for loss in self.truth.losses if loss.store == message.partition.store)
-        return any(loss.how == DELETED and loss.at <= message.at for loss in losses)
+        return any(
+            loss.at <= message.at and (loss.how == DELETED or loss.first <= message.position < loss.end)
+            for loss in losses
+        )
 
     def nothing_left(self) -> None:
         """A process holds no more threads, connections and topics than one task needs, however many ran in it.
@@ -616,41 +456,15 @@ class WritingSchedule(Schedule):
                     f"{process} has {len(process.actors)} threads and {len(process.sockets)} connections",
                 )
 
+    def _make_disturbance(self, r: random.Random) -> Disturbance:
+        planned = super()._make_disturbance(r)
+        if planned.kind in _IN_A_BATCH and r.random() < 0.8:
+            state = r.choice(_IN_A_BATCH[planned.kind])
+            after = 0.01 * r.randrange(3) if state == _SENDS else 0.0
+            return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), after))
+        return planned
+
     # -- disturbances ---------------------------------------------------------------------------------------------
-
-    def _topic(self, planned: Disturbance) -> str:
-        topic: str = self.all_topics[planned.number % len(self.all_topics)]
-        return topic
-
-    def crash_broker(self, planned: Disturbance) -> None:
-        broker_id = self.broker_of(planned)
-        self.crashes[broker_id].append(self.world.now)
-        self.partitions_changed = True
-        super().crash_broker(planned)
-
-    def stop_broker(self, planned: Disturbance) -> None:
-        self.partitions_changed = True
-        super().stop_broker(planned)
-
-    def switch_master(self, planned: Disturbance) -> None:
-        self.partitions_changed = True
-        super().switch_master(planned)
-
-    def stop_master(self, planned: Disturbance) -> None:
-        self.partitions_changed = True
-        super().stop_master(planned)
-
-    def empty_disk(self, planned: Disturbance) -> None:
-        broker_id = self.broker_of(planned)
-        self.world.tell(f"broker {broker_id}", "loses its disk")
-        self.partitions_changed = True
-        self.crashes[broker_id].append(self.world.now)
-        self.trouble("crash")
-        self.trouble("deleted")
-        self.tubemq.crash_broker(broker_id)
-        self.tubemq.lose_disk(broker_id)
-        self.note_losses(DELETED)
-        self.world.at(0.2 + planned.strength**2 * 20, self._start_broker, broker_id)
 
     def slow_broker(self, planned: Disturbance) -> None:
         """A broker handles what has come at most a few times a second, for a while."""
@@ -667,57 +481,39 @@ class WritingSchedule(Schedule):
             hangs[server] = max(hangs.get(server, 0.0), now + pause)
             self.world.at(pause + 0.001, self._hang_again, server, pause, until)
 
-    def kill_driver(self, planned: Disturbance) -> None:
-        if self.app is not None and self.app.alive:
-            self.app.kill()
+    def hold_requests(self, planned: Disturbance) -> bool:
+        """The servers do not handle what comes over the present connections of a worker, but answer others."""
+        workers = [process for process in self.world.processes if process.role == "worker" and process.sockets]
+        if not workers:
+            return False
+        worker = workers[planned.number % len(workers)]
+        seconds = 0.5 + 2.3 * planned.strength  # a new run waits 3 s for what an earlier one has sent
+        self.world.tell(worker, f"has sent what the servers handle only in {seconds:.1f} s")
+        self.trouble("hang")
+        for socket in worker.sockets:
+            socket.hold(seconds)
+        return True
 
-    def kill_worker(self, planned: Disturbance) -> None:
-        if self.app is not None and self.app.alive:
-            self.app.kill_worker(planned.number)
+    def crowd(self, planned: Disturbance) -> bool:
+        """The driver is killed in a batch, and others write more messages than a search reads before the bookmark.
 
-    def stop_query(self, planned: Disturbance) -> None:
-        if self.query is not None:
-            self.query.stop()
-
-    def expire(self, planned: Disturbance) -> None:
-        topic = self._topic(planned)
-        self.world.tell("retention", f"removes messages of {topic}")
-        self.trouble("retention")
-        self.tubemq.expire(topic, planned.number % 4)
-        self.note_losses(RETENTION)
-
-    def flush(self, planned: Disturbance) -> None:
-        self.tubemq.flush(self._topic(planned))
-
-    def enlarge_topic(self, planned: Disturbance) -> None:
-        topic = self._topic(planned)
-        self.world.tell("administrator", f"adds partitions to {topic}")
-        self.partitions_changed = True
-        self.tubemq.create_topic(topic, self.setting.partitions + planned.number % 2, self.setting.stores + 1)
-
-    def close_topic(self, planned: Disturbance) -> None:
-        topic = self._topic(planned)
-        seconds = 0.5 + planned.strength**2 * 20
-        self.world.tell("administrator", f"closes topic {topic} for producers for {seconds:.1f} s")
-        self.trouble("closed")
-        self.partitions_changed = True
-        self.tubemq.close_topic(topic, subscribe=False)
-        self.world.at(seconds, self.tubemq.open_topic, topic)
-
-    def burst(self, planned: Disturbance) -> None:
-        topic = FROM if self.is_copy else self._topic(planned)
-        self._send_foreign(topic, planned.number, 10 + int(planned.strength * 30))
+        While it commits, they write before it moves its bookmarks, and Spark does not log the commit.
+        """
+        app, topic = self.app, self.topic_of(planned)
+        if app is None or topic is None or not app.alive:
+            return False
+        if app.jvm.state == "commits the writes":
+            kill = replace(planned, kind="kill driver")
+            self._at_state.setdefault("driver writes the commit log", []).append((1, kill))
+        else:
+            app.kill()
+        self.send(topic, planned.number, 90)
+        return True
 
     def change_options(self, planned: Disturbance) -> None:
         """The operator restarts the query with other options, or loses it and does so."""
-        names = ("tubemq.producer.maxinflight", "tubemq.producer.maxinflightbytes", "tubemq.connections.shared")
-        name = names[planned.number % 3]
-        values = {
-            names[0]: ("1", "4", "1000"),
-            names[1]: ("200", "5000", "1000000"),
-            names[2]: ("true", "false", "true"),
-        }
-        self.options[name] = values[name][planned.number // 3 % 3]
+        _, name, values = CHANGES[planned.number % 3]
+        self.options[name] = values[planned.number // 3 % 3]
         if "effectivelyonce" not in self.options and not self.packed and planned.number % 2:
             self.options["stamprows"] = "true"
         self._restart(planned, f"changes {name} to {self.options[name]}")
@@ -748,82 +544,37 @@ class WritingSchedule(Schedule):
         self.writing.unwant(("batch", batch))
         self.world.tell("operator", f"restarts the query with {1 + planned.number % 4} tasks")
 
-    def write_batch(self, planned: Disturbance) -> None:
+    def batch_write(self, planned: Disturbance) -> None:
         """Somebody writes a batch to the same topics."""
-        self.writes.append(self.world.start("writer", self._write_batch, planned))
+        self.invite("writer", self._write_batch, planned)
 
     def _write_batch(self, planned: Disturbance) -> None:
-        world = self.world
-        world.numbers["batch write"] += 1
-        number = world.numbers["batch write"]
-        app = Application(world, f"batch{number}", self.setting.unrest, max_failures=1 + planned.number % 2 * 3)
-        raw = self.raw()
+        app, extra = self.new_app("batch", max_failures=1 + planned.number % 2 * 3), self.setting.extra
+        origin = "write", int(app.name.removeprefix("batch"))
+        raw = self.raw(**self.options)
         for name in ("effectivelyonce", "effectivelyonceuncertain", "effectivelyoncemaxoffsets", "checkpointlocation"):
             raw.pop(name, None)
-        columns = schema([dict.fromkeys(self.setting.extra["columns"])])
-        origin = "write", number
-        tasks = self._rows_of("w", number, self.setting.extra["tasks"])
-        if self.setting.extra["what"] == "many topics":
-            tasks = [[{**row, "topic": self.all_topics[0]} for row in rows] for rows in tasks]
+        tasks = self._rows_of("w", origin[1], extra["tasks"])
+        if extra["what"] == "many topics":
+            tasks = [[{**row, "topic": self.topics[0]} for row in rows] for rows in tasks]
         for task, rows in enumerate(tasks):
             self.writing.want(origin, task, rows, raw.get("topic"))
-        world.tell(f"batch{number}", f"writes {sum(map(len, tasks))} rows")
-        call = app.jvm.start("batch", self._run_write, app, raw, columns, origin, tasks)
+        self.world.tell(app.name, f"writes {sum(map(len, tasks))} rows")
+
+        def started(task: int, rows: Sequence[Cells]) -> None:
+            self._begin_attempt(app.name, app.name, origin, task, rows, raw)
+
+        call = app.jvm.start("batch", batch_write, app, raw, extra["columns"], tasks, started, self.asks_for_more)
         call.wait()
-        error = call.error.cause if isinstance(call.error, StageError) else call.error
+        error = self.error_of(call)
         if error is None:
             self.writing.committed(app.name, origin, tasks, call.result())
         elif isinstance(error, (TubeMQError, Killed)):
             self.guarded(self.writing.error_true, origin, str(error))
-            self._explain(f"batch write {number}", error)
+            self.explain(f"batch write {origin[1]}", error)
         else:
             raise error
         app.end()
-
-    def _run_write(
-        self, app: Application, raw: Mapping[str, str], columns: Any, origin: Origin, tasks: Sequence[Sequence[Cells]]
-    ) -> list[Written]:
-        def plan() -> bytes:
-            return pickle.dumps(TubeMQDataSource(dict(raw)).writer(columns, False))
-
-        def write(task: int, rows: Sequence[Cells], writer: bytes) -> Written:
-            running = self.world.running
-            assert running is not None
-            self._begin_attempt(app.name, app.name, origin, task, running.context, rows, raw)
-            running.process.state = "writes"
-            written: Written = pickle.loads(pickle.dumps(pickle.loads(writer).write(_feed(rows, columns))))
-            return written
-
-        def commit(writer: bytes, written: list[Any]) -> None:
-            pickle.loads(writer).commit(written)
-
-        writer = app.call("write planner", plan)
-        functions = [partial(write, task, rows, writer) for task, rows in enumerate(tasks)]
-        written = app.run_stage("write a batch", functions)
-        app.call("write committer", commit, writer, list(written))
-        return written
-
-    KINDS: ClassVar[dict[str, Callable[[WritingSchedule, Disturbance], None]]] = {
-        **SERVER_KINDS,
-        "crash broker": crash_broker,
-        "stop broker": stop_broker,
-        "switch master": switch_master,
-        "stop master": stop_master,
-        "empty disk": empty_disk,
-        "slow broker": slow_broker,
-        "kill driver": kill_driver,
-        "kill worker": kill_worker,
-        "stop query": stop_query,
-        "flush": flush,
-        "retention": expire,
-        "enlarge topic": enlarge_topic,
-        "close topic": close_topic,
-        "burst": burst,
-        "change options": change_options,
-        "switch on": switch_on,
-        "change tasks": change_tasks,
-        "batch write": write_batch,
-    }
 
 
 def _columns(r: random.Random, what: str) -> tuple[str, ...]:
@@ -833,14 +584,6 @@ def _columns(r: random.Random, what: str) -> tuple[str, ...]:
     if r.random() < 0.3:
         columns += ["broker_id", "partition"]
     return tuple(columns)
-
-
-def _feed(rows: Sequence[Cells], columns: Any) -> Iterator[pa.RecordBatch]:
-    world = the_world()
-    for batch in batches(rows, columns, 3):
-        if pause := world.decide("slow write", world.unrest.slow_task, lambda r: r.random() ** 3):
-            world.sleep(10 * pause)
-        yield batch
 
 
 def _task_of(body: bytes) -> bytes:

@@ -21,6 +21,7 @@ from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.servers import RETENTION, Message
 from tests.simulation.world import Process
 from tests.without_spark.sink import Cells
+from tubemq_spark.client.producer.send_queue import OVERHEAD
 from tubemq_spark.compression import decompress
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
@@ -37,6 +38,8 @@ _BODY = re.compile(rb"[bwx]\d+/t\d+/r\d+;x*\.")  # of a row, within a pack
 _PACK = b"\x0f\x01"  # the begin of a pack of InLong
 _COUNT = re.compile(r"(\d+) of (\d+) rows of task partition (\d+) are acknowledged")
 _OF_SYSTEM = frozenset({"$msgType$", "$msgTime$", "spark_compression", "spark_digest", *STAMP})
+
+_KEY, _MESSAGE = ("topic", "spark_partition", "spark_row"), ("broker_id", "partition", "message_id")  # of receipts
 
 Origin = tuple[str, int]
 """A batch: `batch` and its number, or `write` and the number of a batch write."""
@@ -76,6 +79,7 @@ class Attempt:
     stamped: bool
     once: bool
     send_again: bool
+    most_bytes: int  # in flight
     bodies: frozenset[bytes | None] = field(init=False)
     is_speculative: bool = False  # another attempt of the same stage ran as well
     meets_earlier_stage: bool = False  # an attempt of an earlier stage ran as well
@@ -146,6 +150,7 @@ class Writing:
         self._of_process: dict[Process, list[Attempt]] = defaultdict(list)
         self._first_write: dict[Partition, float] = {}
         self._commits: Counter[Origin] = Counter()
+        self._receipts: dict[Origin, list[dict[str, Any]]] = {}  # of the last commit
 
     # -- what the schedule tells ----------------------------------------------------------------------------------
 
@@ -167,6 +172,7 @@ class Writing:
     def unwant(self, origin: Origin) -> None:
         """The rows of a batch are divided in another way from now on."""
         self.changed.add(origin)
+        self.once.discard(origin)  # until it is committed again
         for entry in self.of_batch[origin]:
             entry.rows = [row for row in entry.rows if row.origin != origin]
 
@@ -302,9 +308,6 @@ class Writing:
         # "or with `effectivelyOnceUncertain=sendAgain` sends the rows it did not find"
         if any(one.send_again for one in attempts):
             return "sendAgain"
-        # "So a batch must have the same number of tasks each time."
-        if origin in self.changed:
-            return "other tasks"
         # "with `spark.speculation`: TubeMQ cannot prevent two attempts … that run at the same time from both writing"
         if any(one.is_speculative for one in attempts):
             return "speculation"
@@ -392,8 +395,8 @@ class Writing:
         if self.schedule.packed:
             return
         by_partition: Counter[str] = Counter()
-        for entry in self.of_batch[origin]:
-            if any(row.task == task for row in entry.rows):
+        for entry in self.entries.values():  # also a message that an earlier batch should copy, and did not
+            if any(row[:2] == (origin, task) for row in entry.rows):
                 by_partition.update(str(copy.message.partition) for copy in entry.copies)
         for partition, count in written.rows.items():
             dead = bad if partition.split(":")[1] == self.schedule.dead_topic else 0
@@ -454,6 +457,14 @@ class Writing:
             )
         for row in rows:
             self._receipt_true(origin, tasks, row)
+        now = {tuple(row[name] for name in _KEY): row for row in rows}
+        for before in self._receipts.get(origin, ()):
+            kept = now.get(tuple(before[name] for name in _KEY), {})
+            is_same = all(kept.get(name) == before[name] for name in _MESSAGE)
+            lost = [name for name, value in before.items() if value is not None and kept.get(name) is None]
+            if lost and (is_same or not kept):
+                raise BrokenError("receipts_true", f"the second commit of {kind} {batch} loses {lost} of {before}")
+        self._receipts[origin] = rows
 
     def _receipt_true(self, origin: Origin, tasks: Sequence[Sequence[Cells]], row: Mapping[str, Any]) -> None:
         partition = Partition(row["broker_id"], row["topic"], row["partition"])
@@ -476,6 +487,24 @@ class Writing:
                 "receipts_true",
                 f"the receipts of {origin[0]} {origin[1]} name row {number} of task {row['spark_partition']} as "
                 f"message {row['message_id']} at {row['offset']} of {partition}, where it is not",
+            )
+
+    def bounded_memory(self, process: Process, given: Sequence[Cells]) -> None:
+        """A task that asks for more rows than `given` has not too much in flight: each row of which no message is
+        stored takes `OVERHEAD` bytes at least."""
+        attempt = self._of_process[process][-1]
+        if self.schedule.packed:  # a pack waits for more rows
+            return
+        stored: Counter[bytes] = Counter()
+        for entry in self.entries.values():
+            stored[entry.body] += len(entry.copies)
+        rows = Counter(row["value"] for row in given if not is_bad(row["value"]))
+        in_flight = (rows - stored).total()
+        if in_flight * OVERHEAD > attempt.most_bytes:
+            raise BrokenError(
+                "bounded_memory",
+                f"{attempt} takes more rows with {in_flight} in flight, which need {OVERHEAD} bytes each, of "
+                f"{attempt.most_bytes}",
             )
 
     def key_order(self) -> None:

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,24 +111,3 @@ def test_memory_of_attributes_is_bounded() -> None:
     assert opened([distinct[0]] * 250) is not None
     assert opened([distinct[0]] * 400) is None
     assert opened([message(bytes(1000))] * 1100) is None
-
-
-def test_executor_without_numpy_reads_the_same_rows() -> None:
-    """pyarrow does without numpy since release 18."""
-    code = """
-import sys
-sys.modules["numpy"] = None
-from tubemq_spark.protocol.message_columns import split_reply
-from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
-from tubemq_spark.source.row_format import RowFormat
-from tubemq_spark.source.row_maker import RowMaker
-messages = [TransferedMessage(messageId=5, checkSum=1537739698, payLoadData=b"body", flag=0)]
-print(split_reply(GetMessageResponseB2C(messages=messages).SerializePartialToString()))
-(batch,) = RowMaker(RowFormat()).fetched(Partition(1, "t", 0), [FetchedBatch(messages, range(0, 28, 28), 0, 28)])
-print(batch.column("value")[0].as_py(), batch.column("offset")[0].as_py())
-"""
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=300, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, ["None", "b'body'", "0"]), done.stderr

@@ -25,7 +25,11 @@ class Driver:
         print("everything was released", flush=True)
 
 stream.MicroBatchPlanner = Driver
-reader = stream.TubeMQStreamReader({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, SPARK_SCHEMA)
+options = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
+before = signal.getsignal(signal.SIGTERM)
+stream.TubeMQStreamReader(options, SPARK_SCHEMA, owns_process=False).initialOffset()
+assert signal.getsignal(signal.SIGTERM) is before
+reader = stream.TubeMQStreamReader(options, SPARK_SCHEMA)
 reader.initialOffset()
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(600)
@@ -33,7 +37,8 @@ time.sleep(600)
 
 
 def test_second_sigterm_does_not_interrupt_stop() -> None:
-    """Spark ends the reader's process with one or two signals. `stop` runs once, to its end."""
+    """Spark ends the reader's process with one or two signals. `stop` runs once, to its end. A reader in a process that
+    is not its own does not listen."""
     command = [sys.executable, "-W", "error", "-c", _READER]
     done = subprocess.run(command, cwd=ROOT, timeout=300, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "everything was released\n", "")

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import partial
 
 import pytest
 
 from tests.source_options.conftest import Start
 from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch
+from tubemq_spark.client.consumer import time_search
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol import index_search
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -137,13 +139,31 @@ def test_read_begins_at_starting_timestamp(timed: EmbeddedTubeMQ, given: object,
         assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, MINUTES)
 
 
+TOO_LATE = (
+    "[starting-time-too-late] no message of 1:t:0, 2:t:0 is as late as 2026-01-01 13:00:00+00:00 (option "
+    "'startingTimestamp'): reading begins at the end"
+)
+
+
 @pytest.mark.option("startingTimestamp")
-def test_stream_begins_at_the_latest_if_no_message_is_late_enough(timed: EmbeddedTubeMQ) -> None:
+def test_stream_begins_at_the_latest_if_no_message_is_late_enough(
+    timed: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = Stream(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")
     stream.run()
+    assert caplog.messages.count(TOO_LATE) == 1
     timed.send("t", b"later", msg_time="202601011259")
     stream.run()
     assert bodies(stream.rows) == [b"later"]
+
+
+@pytest.mark.option("startingTimestamp")
+def test_nothing_is_logged_if_a_partition_has_a_message_that_is_late_enough(
+    timed: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed.send("t", b"late", "2:0", msg_time="202601011300")
+    assert bodies(read_batch(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")) == [b"late"]
+    assert "starting-time-too-late" not in caplog.text
 
 
 @pytest.mark.option("startingTimestamp")
@@ -187,6 +207,50 @@ def test_batch_ends_at_ending_timestamp(
     rows = read_batch(timed, "t", **given)
     for broker in (1, 2):
         assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, behind)
+
+
+# Clocks in Berlin show 02:00 to 02:59 on 2025-10-26 twice: from 00:00Z on and from 01:00Z on.
+NIGHT = [f"{hour:02}{minute:02}" for hour in (0, 1, 2, 2, 3, 4) for minute in range(60)]
+FIRST, SECOND, BEHIND = 120, 180, 240  # minutes from 00:00 on, which is 22:00Z
+
+
+@pytest.fixture
+def night(start: Start) -> EmbeddedTubeMQ:
+    tubemq = start({"t": 1})
+    for number, text in enumerate(NIGHT):
+        tubemq.send("t", b"%d" % number, msg_time=f"20251026{text}")
+    return tubemq
+
+
+def minutes(rows: list[dict[str, object]]) -> list[int]:
+    return [int(body) for body in bodies(rows)]
+
+
+@pytest.mark.option("msgTimeZone")
+@pytest.mark.parametrize("neighbourhood", [0, index_search.NEIGHBOURHOOD])
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        ("2025-10-26T01:59", FIRST - 1),
+        ("2025-10-26T02:00+02:00", FIRST),
+        ("2025-10-26T02:50", FIRST),
+        ("2025-10-26T02:50+02:00", FIRST),
+        ("2025-10-26T02:10:59+01:00", FIRST),
+        ("2025-10-26T01:59:59Z", FIRST),
+        ("2025-10-26T02:00Z", BEHIND),
+        ("2025-10-26T03:00", BEHIND),
+        ("2025-03-30T02:30", 0),  # clocks skip it
+    ],
+)
+def test_read_begins_before_a_repeated_hour_and_ends_behind_it(
+    night: EmbeddedTubeMQ, given: str, first: int, neighbourhood: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message that is late enough is left out at the start, and none that is early enough at the end."""
+    monkeypatch.setattr(time_search, "Search", partial(index_search.Search, neighbourhood=neighbourhood))
+    rows = read_batch(night, "t", startingTimestamp=given, msgTimeZone="Europe/Berlin")
+    assert minutes(rows) == list(range(first, len(NIGHT)))
+    rows = read_batch(night, "t", endingTimestamp=given, msgTimeZone="Europe/Berlin")
+    assert minutes(rows) == list(range(BEHIND if first == FIRST else first))
 
 
 @pytest.mark.option("msgTimeZone")

@@ -19,9 +19,12 @@ from tests.spark.queries import (
     ends_of,
     expected,
     forget_commit,
+    numbers,
     run_to_the_end,
+    wait_for,
     wait_for_rows,
 )
+from tubemq_spark.cli.main import main
 
 on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
@@ -95,4 +98,22 @@ def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path:
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 100))
     read_available(source, queries, topic, tmp_path, startingOffsets="earliest")
+    assert source.left_at(targets) == committed_end(tmp_path) == ends_of(sent)
+
+
+def test_a_command_moves_the_group_of_a_query_that_was_stopped_between_triggers(
+    source: Source, queries: Queries, tmp_path: Path
+) -> None:
+    """Spark reports a commit only when it plans the next batch, which here is an hour away."""
+    topic, batches = source.cluster.new_topic("one"), Batches()
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 100))
+    frame = source.stream(topic, startingOffsets="earliest")
+    query = queries.start(frame, batches, tmp_path, processingTime="1 hour")
+    wait_for_rows(query, batches, 100)
+    wait_for(lambda: numbers(tmp_path / "commits"), "the commit", query)
+    query.stop()
+    source.left_at(targets)  # nobody is in the group any more
+    master = ("--master", source.cluster.master)
+    assert main(["offsets", "set", source.group, "--checkpoint", str(tmp_path), "--yes", *master]) == 0
     assert source.left_at(targets) == committed_end(tmp_path) == ends_of(sent)

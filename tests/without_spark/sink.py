@@ -144,12 +144,12 @@ def schema(rows: Iterable[Cells] = (), kinds: Mapping[str, DataType] | None = No
 
 def batches(rows: Sequence[Cells], columns: StructType, size: int = 0) -> Iterator[pa.RecordBatch]:
     """Yield `rows` as record batches of `size` rows, or as one."""
-    fields = [
-        (column.name, next(arrow for kind, arrow in _ARROW if kind == column.dataType)) for column in columns.fields
-    ]
+    fields = pa.schema(
+        [(column.name, next(arrow for kind, arrow in _ARROW if kind == column.dataType)) for column in columns.fields]
+    )
     for start in range(0, len(rows), size or len(rows) or 1):
         part = rows[start : start + (size or len(rows))]
-        yield pa.RecordBatch.from_pylist([dict(row) for row in part], pa.schema(fields))
+        yield pa.RecordBatch.from_pylist([dict(row) for row in part], fields)
 
 
 # The calls of Spark, each in a process of its own: writers travel as bytes

@@ -57,13 +57,6 @@ def options(tubemq: Served, *topics: str, **given: object) -> dict[str, str]:
     }
 
 
-class Reader(TubeMQStreamReader):
-    """Lives in the tests' process, whose signals are not the reader's."""
-
-    def _stop_on_termination(self) -> None:
-        pass
-
-
 class Checkpoint:
     """The offset log and the commit log of a streaming query. They outlive its runs."""
 
@@ -151,8 +144,9 @@ class Run:
     def stop(self) -> None:
         self.reader.stop()
 
-    def _new_reader(self) -> Reader:
-        return Reader(self._raw, TubeMQDataSource(dict(self._raw)).schema())
+    def _new_reader(self) -> TubeMQStreamReader:
+        schema = TubeMQDataSource(dict(self._raw)).schema()
+        return TubeMQStreamReader(self._raw, schema, owns_process=False)  # the tests' process has signals of its own
 
     def _start(self) -> Any:
         committed = self._checkpoint.committed

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks `python`, `pyspark`, `protobuf`, `pyarrow`, `tubemq-spark`, `pairs`: versions of an interpreter, and versions
-that are known not to work together.
+"""Checks `python`, `pyspark`, `protobuf`, `pyarrow`, `numpy`, `tubemq-spark`, `pairs`: versions of an interpreter, and
+versions that are known not to work together.
 
 The numbers are those of pyproject.toml, of Spark's own requirements, and of the table in scripts/matrix.py.
 """
@@ -69,6 +69,7 @@ _RANGES = (
     _Range("pyspark", "pyspark", (4, 0), (4, 4)),
     _Range("google.protobuf", "protobuf", (4, 24, 1), (8,)),
     _Range("pyarrow", "pyarrow", (14, 0, 1)),
+    _Range("numpy", "numpy", (1, 21, 3), (3,)),
 )
 _LEAST_PYTHON = (3, 10)
 _NO_METADATA = "0.0.0"  # `tubemq_spark.__version__` of a package that pip did not install

@@ -14,8 +14,14 @@ import socket
 import sys
 import time
 
-IMPORTED = ("tubemq_spark", "pyspark", "google.protobuf", "pyarrow")  # an import tells more than what pip noted
-INSTALLED = ("numpy", "pandas")  # that take long to import
+IMPORTED = (
+    "tubemq_spark",
+    "pyspark",
+    "google.protobuf",
+    "pyarrow",
+    "numpy",
+)  # an import tells more than what pip noted
+INSTALLED = ("pandas",)  # takes long to import
 
 
 def describe() -> dict[str, object]:

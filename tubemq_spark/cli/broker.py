@@ -82,7 +82,10 @@ def broker(
     ] = None,
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=100, help="Number of brokers.")] = 1,
     release: Annotated[
-        str, typer.Option("--release", help="TubeMQ release to behave like: 2.5, or 1.2, which has its own framing.")
+        str,
+        typer.Option(
+            "--release", help="TubeMQ release to behave like: 2.5, as 2.1 to 2.4 do, or 1.2, which has its own framing."
+        ),
     ] = "2.5",
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:  # fmt: skip

@@ -104,7 +104,7 @@ def consume(
         else:
             partitions = chosen or member.partitions
             found = read_range(
-                member, member.resolve(begin, partitions), member.resolve(until, partitions), filters or ()
+                member, member.resolve(begin, partitions), member.resolve(until, partitions, is_end=True), filters or ()
             )
         with closing(found), progress(f"reading {topic}", count, prints_lines=True) as advance:
             for message in itertools.islice(found, count):

@@ -61,7 +61,7 @@ def find(
     zone = parse_zone(time_zone)
     found = 0
     with TopicReader(connection.settings, group, topic, filters=filters or (), zone=zone) as member:
-        starts, ends = member.resolve(begin), member.resolve(end)
+        starts, ends = member.resolve(begin), member.resolve(end, is_end=True)
         with (
             progress(f"searching {topic}", prints_lines=True) as advance,
             closing(read_range(member, starts, ends, filters or ())) as all_,

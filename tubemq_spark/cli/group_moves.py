@@ -63,7 +63,7 @@ def move_group(
     except PartitionOccupiedError as error:
         raise GroupBusyError(
             f"group {member.session.group} is in use: {error.holder or 'another client'} holds a partition of "
-            f"{member.topic}. Stop it first; the claim of a client that died ends after about half a minute"
+            f"{', '.join(member.topics)}. Stop it first; the claim of a client that died ends after about half a minute"
         ) from None
     except ConfigError as error:  # the master refuses a member of another kind than those that it has
         if "the group is in use" not in str(error):

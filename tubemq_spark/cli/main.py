@@ -15,13 +15,14 @@ from tubemq_spark.errors import ConfigError, TubeMQError
 
 INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
 INSTALL = "pip install 'tubemq-spark[cli]'"
+NEEDED = ("typer", "rich", "numpy", "pyarrow")  # `doctor` reports what the workers' Python lacks, not its own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default that of the command line, and return its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if missing := [name for name in ("typer", "rich") if find_spec(name) is None]:
+        if missing := [name for name in NEEDED if find_spec(name) is None]:
             print(f"tubemq-spark: the package {missing[0]} is not installed. Run: {INSTALL}", file=sys.stderr)
             return 1
         return _run(given)

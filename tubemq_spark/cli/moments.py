@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol import message
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -41,6 +42,8 @@ def parse_place(text: str, name: str) -> Place:
         return Place(word=bare.lower())
     if bare[:1] == "-" and bare[1:].isdecimal():
         return Place(entries=int(bare[1:]))
+    if bare.isdecimal() and message.parse_msg_time(bare) is not None:
+        raise ConfigError(f"{name} is {text!r}, a yyyyMMddHHmm: write it in the form 2026-01-31T12:00")
     if bare.isdecimal() and int(bare) < _MIN_MILLISECONDS:
         if int(bare) % UNIT:
             raise ConfigError(f"{name} is {text!r}: a position is a multiple of {UNIT}, the size of an index entry")
@@ -52,15 +55,12 @@ def parse_moment(
     text: str, name: str, expected: str = "a time: 2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago"
 ) -> datetime:
     """Return an aware time. A time without a zone is UTC; an age such as `15m` counts back from now."""
-    bare = text.strip()
-    if age := _AGE.fullmatch(bare):
+    if age := _AGE.fullmatch(text.strip()):
         return datetime.now(timezone.utc) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
     try:
-        if bare.isdecimal() and int(bare) >= _MIN_MILLISECONDS:
-            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
-        moment = datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
-    except (ValueError, OverflowError, OSError):
-        raise ConfigError(f"{name} is {text!r}; expected {expected}") from None
+        moment = message.parse_moment(text)
+    except ValueError as cause:
+        raise ConfigError(f"{name} is {text!r}; expected {expected} ({cause})") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.group_moves import Move, move_group
 from tubemq_spark.cli.groups import group_states
 from tubemq_spark.cli.lag import COLUMNS, rows
-from tubemq_spark.cli.moments import EXPECTED, parse_partition, parse_place
+from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place
 from tubemq_spark.cli.output import print_json, print_table
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, connected
 from tubemq_spark.cli.reading import GroupMember
@@ -47,21 +48,43 @@ def show_offsets(
 def set_offsets(
     connection: Connection,
     group: Group,
-    topic: Topic,
+    topic: Annotated[
+        str | None, typer.Argument(help="The name of the topic.", show_default="with --checkpoint all of its source")
+    ] = None,
     positions: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="BROKER:PARTITION=PLACE...", help=f"A partition and where: {EXPECTED}.", show_default=False
         ),
-    ],
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FOLDER",
+            show_default=False,
+            help="Instead of positions: the checkpoint of a stopped query, a path or a URI. The group moves to the end "
+            "of the last batch that the query has committed.",
+        ),
+    ] = None,
     wait: Wait = 0.0,
     time_zone: TimeZone = "UTC",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Move a group in some partitions, for example 1:0=earliest 1:1=280. Refuses while another client reads there."""
+    """Move a group in some partitions, for example 1:0=earliest 1:1=280, or with --checkpoint to where a stopped query
+    has committed. Refuses while another client reads there."""
+    if (checkpoint is None) == (not positions) or (topic is None and positions):
+        raise ConfigError("give TOPIC and BROKER:PARTITION=PLACE, or --checkpoint FOLDER")
+    if checkpoint is not None:
+        committed = committed_positions(checkpoint, topic)
+        topics = sorted({one.topic for one in committed})
+        member = GroupMember(connection.settings, group, *topics, claim_timeout=wait)
+        _move(member, lambda held: _within_stores(held, committed), yes, as_json)
+        return
+    assert topic is not None
     places = {}
-    for text in positions:
+    for text in positions or ():
         where, separator, what = text.partition("=")
         if not separator:
             raise ConfigError(f"{text!r} is not BROKER:PARTITION=PLACE, for example 1:0=earliest")
@@ -73,6 +96,20 @@ def set_offsets(
 
     member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
     _move(member, find, yes, as_json)
+
+
+def _within_stores(member: GroupMember, committed: Mapping[Partition, int]) -> Mapping[Partition, int]:
+    """Return the positions; where retention has removed one, the beginning of the store. Raise `ConfigError` if one is
+    behind the end of its store."""
+    member.check(committed)
+    for partition, position in committed.items():
+        if position > (end := member.ends[partition]):
+            raise ConfigError(
+                f"the query has committed {position} of {partition}, but the store ends at {end}: the checkpoint is of "
+                "another cluster, or the broker lost messages. Give the positions instead: BROKER:PARTITION=PLACE"
+            )
+    earliest = member.resolve(EARLIEST, committed)
+    return {partition: max(position, earliest[partition]) for partition, position in committed.items()}
 
 
 @app.command("reset")

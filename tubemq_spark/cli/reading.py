@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from tubemq_spark.cli.messages import Message, messages_of
 from tubemq_spark.cli.moments import Place
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.group_claims import GroupClaims
@@ -31,6 +32,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.metadata import Partition
 
 Positions = Mapping[Partition, int]
@@ -53,7 +55,7 @@ def new_claim() -> ClaimId:
 
 
 class TopicReader:
-    """A member of a group that reads a topic while the `with` block runs; the group does not move.
+    """A member of a group that reads topics while the `with` block runs; the group does not move.
 
     Without `group`, a temporary one is used. Entering raises as `ConsumerSession.register`.
     """
@@ -62,15 +64,14 @@ class TopicReader:
         self,
         settings: ClientSettings,
         group: str | None,
-        topic: str,
-        *,
+        *topics: str,
         filters: Sequence[str] = (),
         zone: tzinfo = timezone.utc,
     ) -> None:
-        self.topic = topic
+        self.topics = topics
         self.zone = zone
         self.session = ConsumerSession(
-            settings, group or temporary_group(), [topic], {topic: filters} if filters else {}
+            settings, group or temporary_group(), topics, dict.fromkeys(topics, tuple(filters)) if filters else {}
         )
         self.reading_group = self.session.group if group is None else batch_group(group)
         self.partitions: list[Partition] = []
@@ -99,21 +100,26 @@ class TopicReader:
         return {partition: extent.end for partition, extent in self._prober.extents(self.partitions).items()}
 
     def look_for_partitions(self) -> list[Partition]:
-        """Return the partitions that the topic got since the last look. Raises as entering does."""
+        """Return the partitions that the topics got since the last look. Raises as entering does."""
         cluster = self.session.refresh() if self.partitions else self.session.cluster
-        new = sorted(set(cluster.partitions(self.topic)) - set(self.partitions))
+        new = sorted(set(self._listed(cluster)) - set(self.partitions))
         self.partitions += new
         return new
 
-    def check(self, partitions: Collection[Partition]) -> None:
-        """Raise `ConfigError` for a partition that the topic does not have."""
-        if unknown := sorted(set(partitions) - set(self.partitions)):
-            known = ", ".join(f"{one.broker_id}:{one.partition_id}" for one in self.partitions)
-            raise ConfigError(f"the topic has no {', '.join(map(str, unknown))}; its partitions are {known}")
+    def _listed(self, cluster: Cluster) -> list[Partition]:
+        return sorted(partition for topic in self.topics for partition in cluster.partitions(topic))
 
-    def resolve(self, place: Place, partitions: Collection[Partition] | None = None) -> dict[Partition, int]:
+    def check(self, partitions: Collection[Partition]) -> None:
+        """Raise `ConfigError` for a partition that the topics do not have."""
+        if unknown := sorted(set(partitions) - set(self.partitions)):
+            known = ", ".join(map(str, self.partitions))
+            raise ConfigError(f"there is no {', '.join(map(str, unknown))}; the partitions are {known}")
+
+    def resolve(
+        self, place: Place, partitions: Collection[Partition] | None = None, *, is_end: bool = False
+    ) -> dict[Partition, int]:
         """Return the position that `place` means in each partition, by default in all of them. A position outside of a
-        store becomes the store's beginning or end."""
+        store becomes the store's beginning or end. `is_end`: of a read, see `outside_repeated_hour`."""
         wanted = self.partitions if partitions is None else sorted(partitions)
         extents = self._prober.extents(wanted)
         if place.word == "latest":
@@ -121,7 +127,8 @@ class TopicReader:
         if place.word == "earliest":
             return {one: begin for one, (begin, _) in extents.items()}
         if place.moment is not None:
-            moments = dict.fromkeys(wanted, (place.moment - _EPOCH) // timedelta(microseconds=1))
+            moment = outside_repeated_hour(place.moment, self.zone, is_end=is_end)
+            moments = dict.fromkeys(wanted, (moment - _EPOCH) // timedelta(microseconds=1))
             return find_positions(self._visitor, moments, extents, self.zone)
         if place.entries is not None:
             return {one: max(begin, end - place.entries * UNIT) for one, (begin, end) in extents.items()}
@@ -131,7 +138,7 @@ class TopicReader:
 
 
 class GroupMember(TopicReader):
-    """A reader that holds all partitions of the topic in `group`, which must not be None.
+    """A reader that holds all partitions of the topics in `group`, which must not be None.
 
     Entering raises `PartitionOccupiedError` if another client holds one for longer than `claim_timeout` seconds.
     """
@@ -140,12 +147,11 @@ class GroupMember(TopicReader):
         self,
         settings: ClientSettings,
         group: str | None,
-        topic: str,
-        *,
+        *topics: str,
         claim_timeout: float = 0.0,
         zone: tzinfo = timezone.utc,
     ) -> None:
-        super().__init__(settings, group, topic, zone=zone)
+        super().__init__(settings, group, *topics, zone=zone)
         self.claims = GroupClaims(self.session, new_claim(), claim_timeout)
 
     def __enter__(self: M) -> M:

@@ -7,12 +7,12 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any, BinaryIO
 
 from tubemq_spark.cli.messages import FIELDS
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.message import format_msg_time, parse_msg_time
+from tubemq_spark.protocol.message import format_msg_time, parse_moment, parse_msg_time
 
 _TEXTS = ("key", "msg_type", "msg_time", "value", "value_base64")
 _IGNORED = ("corrupt", "topic", "broker_id", "partition", "offset", "message_id")  # where `consume` found it
@@ -85,10 +85,10 @@ def _base64(text: str) -> bytes:
 
 
 def minute_of(text: str) -> str:
-    """Return a time, ISO-8601 or `yyyyMMddHHmm`, as the latter in UTC; raise `ValueError` for any other text."""
+    """Return a `yyyyMMddHHmm`, or the text of `parse_moment`, as the former in UTC. Raises as `parse_moment`."""
     if parse_msg_time(text) is not None:
         return text
-    moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+    moment = parse_moment(text)
     return format_msg_time(moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc))
 
 

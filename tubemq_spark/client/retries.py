@@ -102,12 +102,14 @@ class OutageLog:
         describe: Callable[[], str],
         left: float | None = None,
         since: float | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        *,
+        clock: Clock,
     ) -> None:
         """Record that one more attempt at `subject` failed, and log a warning if one is due.
 
         `describe` returns the warning's text; it is called only for a warning. The caller retries for `left` more
-        seconds, None if without a limit. An attempt that took long began at `since`, on the monotonic clock.
+        seconds, None if without a limit. An attempt that took long began at `since`, on the monotonic `clock`, which is
+        that of the caller's settings.
         """
         now = clock.monotonic()
         with self._lock:
@@ -156,5 +158,5 @@ class Retries(RetryBackoff):
     def failed(self, problem: object, at_least: float = 0.0) -> bool:
         """Record that an attempt failed with `problem`, and pause as `pause` does."""
         what = self._what
-        OUTAGES().failed(self._log, what, lambda: f"{what} fails: {problem}", self.left, self._since, self._clock)
+        OUTAGES().failed(self._log, what, lambda: f"{what} fails: {problem}", self.left, self._since, clock=self._clock)
         return self.pause(at_least)

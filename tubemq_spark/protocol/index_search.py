@@ -9,7 +9,8 @@ a time is worth:
 * It is from the producer's clock, in whole minutes. So the moment is rounded down to its minute, and all messages of
   that minute count as not earlier.
 * It has no time zone. In a zone with summer time one hour of the year is ambiguous and counts as the first of the two,
-  so the times of the second hour repeat those of the first.
+  so the times of the second hour repeat those of the first. No search can tell the two apart: a read that begins in
+  them begins at the first one, and a read that ends in them ends behind the second one (`outside_repeated_hour`).
 * It need not increase. So the search also reads `NEIGHBOURHOOD` index entries before the last message that it knows to
   be earlier, and returns the first message there that is not earlier. The result is exact if no message that is not
   earlier is more than `NEIGHBOURHOOD` entries before an earlier one. Otherwise it is some message that is not earlier,
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -42,6 +43,7 @@ NEIGHBOURHOOD = 1000  # index entries
 MOST_UNTIMED = 100_000  # messages
 _SAMPLES = 32
 _MINUTE = 60_000_000  # microseconds
+_A_MINUTE = timedelta(minutes=1)
 
 # Fetches of a probe. The second one tells where the first ended. More of them pass stretches without times, and even
 # more pass stretches without messages of the partition, because the replies are small there.
@@ -76,6 +78,29 @@ def time_in(message: Payload, zone: tzinfo) -> int | None:
 def whole_minute(moment: int) -> int:
     """Round `moment`, in microseconds since the epoch, down to its minute."""
     return moment - moment % _MINUTE
+
+
+def outside_repeated_hour(moment: datetime, zone: tzinfo, *, is_end: bool) -> datetime:
+    """Return `moment`. In an hour that clocks of `zone` show twice, return the beginning of the first one, or for the
+    end of a read the end of the second one."""
+    if not _is_repeated(moment, zone):
+        return moment
+    minute = moment.astimezone(timezone.utc).replace(second=0, microsecond=0)
+    if is_end:
+        while _is_repeated(minute, zone):
+            minute += _A_MINUTE
+    else:
+        while _is_repeated(minute - _A_MINUTE, zone):
+            minute -= _A_MINUTE
+    return minute
+
+
+def _is_repeated(moment: datetime, zone: tzinfo) -> bool:
+    try:
+        local = moment.astimezone(timezone.utc).astimezone(zone)  # no clock of `zone` may show `moment` itself
+    except OverflowError:  # on the first or last day that Python knows
+        return False
+    return local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
 
 
 class Probe(NamedTuple):

@@ -162,6 +162,20 @@ def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
     return int((moment - _EPOCH).total_seconds()) * 1_000_000
 
 
+def parse_moment(text: str) -> datetime:
+    """Return the moment in ISO-8601, without a zone if the text has none, or in milliseconds since 1970 (0, or 13
+    digits: the years 2001 to 2286). Raise `ValueError` with words for the user for any other text."""
+    bare = text.strip()
+    if bare.isdecimal() and bare != "0" and len(bare) != 13:
+        raise ValueError("milliseconds have 13 digits; write seconds or a yyyyMMddHHmm in the form 2026-01-31T12:00")
+    try:
+        if bare.isdecimal():
+            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
+        return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("it is not such a time") from None
+
+
 def format_msg_time(moment: datetime) -> str:
     """Return an aware datetime as `yyyyMMddHHmm` in UTC."""
     utc = moment.astimezone(timezone.utc)

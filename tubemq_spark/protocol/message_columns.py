@@ -8,31 +8,26 @@ payloads where they are. A reply in any other shape, though valid, is left to th
 
     messages (22 size): messageId (08 varint), checkSum (10 varint), payLoadData (1a size bytes), flag (20 byte)
 
-wire: GetMessageResponseB2C, TransferedMessage. A process without numpy has only the parser.
+wire: GetMessageResponseB2C, TransferedMessage
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, overload
 from zlib import crc32
+
+import numpy as np
 
 from tubemq_spark.protocol.envelope import COUNTED_FROM
 
 if TYPE_CHECKING:
     from numpy import bool_, int64, uint8, uint64
     from numpy.typing import NDArray
-HAS_NUMPY = False
-"""Whether this process can read columns. pyarrow needs numpy only up to release 17."""
-with suppress(ImportError):
-    import numpy as np
 
-    HAS_NUMPY = True
-    _CONTINUED = np.uint64(0x8080808080808080)  # the bit of each byte that says that a varint goes on
-    _LARGEST = np.array([(1 << (8 * width - 1)) - 1 for width in range(1, 9)], np.uint64)  # bits of a varint, by width
-    _LOW_BYTE, _ONE_BYTE = np.uint64(0xFF), np.uint64(8)
-
+_CONTINUED = np.uint64(0x8080808080808080)  # the bit of each byte that says that a varint goes on
+_LARGEST = np.array([(1 << (8 * width - 1)) - 1 for width in range(1, 9)], np.uint64)  # bits of a varint, by width
+_LOW_BYTE, _ONE_BYTE = np.uint64(0xFF), np.uint64(8)
 _MESSAGES, _ERR_MSG = 0x22, 0x1A  # tags of a reply
 _MESSAGE_ID, _CHECK_SUM, _PAYLOAD, _FLAG = 0x08, 0x10, 0x1A, 0x20  # tags of a message
 _LEAST = 8  # bytes of a message: four tags, and at least one byte for each value
@@ -104,9 +99,9 @@ class MessageColumns(Sequence[WireMessage]):
 def split_reply(data: bytes) -> tuple[bytes, MessageColumns] | None:
     """Return a GetMessageResponseB2C without its messages, still encoded, and its messages.
 
-    Return None if the messages do not have the usual shape or numpy is missing: the parser decides about such a reply.
+    Return None if the messages do not have the usual shape: the parser decides about such a reply.
     """
-    if not HAS_NUMPY or len(data) >= COUNTED_FROM:
+    if len(data) >= COUNTED_FROM:
         return None
     try:
         first = _first_message(data)

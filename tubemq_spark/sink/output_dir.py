@@ -76,6 +76,14 @@ class OutputDir:
         with suppress(Exception):  # another query may have removed it, or the store forbids removal
             self._files.delete_file(probe)
 
+    def names(self, below: str) -> list[str]:
+        """Return the names of what folder `below` has, none if it is missing. Raise `ConfigError` if that fails."""
+        try:
+            found = self._files.get_file_info(pafs.FileSelector(f"{self._path}/{below}", allow_not_found=True))
+        except Exception as problem:
+            raise self._error(f"cannot be read ({below})", problem) from None
+        return [one.base_name for one in found]
+
     def read(self, name: str) -> pa.Buffer | None:
         """Return the bytes of file `name`, None if it is missing. Raise `ConfigError` if it cannot be read."""
         path = f"{self._path}/{name}"

@@ -131,7 +131,7 @@ def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver
             since = resolver.at_time(narrowing.since - _DISORDER, left)
             left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
         if narrowing.until is not None and _LAST - narrowing.until > _DISORDER:
-            until = resolver.at_time(narrowing.until + _DISORDER, left)
+            until = resolver.at_time(narrowing.until + _DISORDER, left, is_end=True)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     except NoTimesError as error:
         _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)

@@ -8,9 +8,9 @@ the specification: it opens messages one by one, and also those for which `open_
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -21,8 +21,6 @@ from tubemq_spark.source import arrow_arrays
 if TYPE_CHECKING:
     from numpy import int32, int64
     from numpy.typing import NDArray
-with suppress(ImportError):  # then no reply is read by columns
-    import numpy as np
 
 ATTRIBUTE_BYTES = 32  # memory that an attribute takes in a row besides its text
 _OBJECT_BYTES = 200  # of an attribute as Python objects, for each distinct header

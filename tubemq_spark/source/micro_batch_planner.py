@@ -73,6 +73,7 @@ class MicroBatchPlanner:
         self._answer: _Answer | None = None
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
+        self._known_losses = 0  # of claims, at that check
         self._batches = 0  # that were planned
 
     def initial(self) -> StreamOffset:
@@ -128,14 +129,15 @@ class MicroBatchPlanner:
     def _move_group(self, offset: StreamOffset, *, is_latest: bool) -> None:
         """Move the group to `offset`, which the checkpoint holds: it decides, even if the group is ahead."""
         claims = self._claims_of(offset.query)
-        moves: dict[Partition, int | None] = {}
+        moves: dict[Partition, int] = {}
         for partition, position in self._partitions.committed(offset.positions).items():
             before = self._partitions[partition].committed
             target = position if is_latest or before is None else max(position, before)
             if not claims.holds(partition) or claims.position(partition).group != target:
                 moves[partition] = target
         if not self._options.commit_offsets:
-            moves = {partition: None for partition in moves if not claims.holds(partition)}
+            claims.hold(moves)
+            return
         claims.take(moves)
         for partition, moved_to in moves.items():
             self._partitions[partition].committed = moved_to
@@ -190,8 +192,10 @@ class MicroBatchPlanner:
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
         empty = _without_messages(self._prober, self._session.cluster, begin, ends, log_ends)
+        # A broker that forgot a claim may have lost messages, also of stores without news.
+        may_have_lost = self._verified_end is None or self._known_losses != claims.losses
         lost, fingerprints = self._truncation_check.check(
-            begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
+            begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost, empty=empty
         )
         self._accept_losses(lost_tails(begin, lost, log_ends), claims)
         ends = {**ends, **lost, **new}
@@ -200,7 +204,7 @@ class MicroBatchPlanner:
             counted = counted_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
             end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty, left)
-        self._verified_end = end
+        self._verified_end, self._known_losses = end, claims.losses
         return end, StreamOffset(start.query, {**log_ends, **new})
 
     def _new_positions(
@@ -229,7 +233,7 @@ class MicroBatchPlanner:
         options = self._options
         listed = partitions_to_read(options, self._session) if self._first is None else self._first
         wanted = self._partitions.present(dict.fromkeys(listed, 0))
-        claims.take({partition: None for partition in wanted if not claims.holds(partition)}, read_status(options))
+        claims.hold(wanted, read_status(options))
         if self._first is None:
             at = {partition: claims.position(partition) for partition in wanted}
             self._first = OffsetResolver(options, self._prober).starting(at)
@@ -254,8 +258,9 @@ class MicroBatchPlanner:
                 # An end before the start is an accepted loss.
                 earlier = {p: min(at, end.positions.get(p, at)) for p, at in begin.items()}
                 self._move_group(replace(start, positions=earlier), is_latest=True)
-            missing = [partition for partition in self._partitions.present(begin) if not claims.holds(partition)]
-            claims.take(dict.fromkeys(missing), read_status(options))
+            else:
+                claims.hold(self._partitions.present(begin), read_status(options))
+            claims.hold(self._partitions.present(end.positions))
             return ranges(begin, self._stored_ends(end))
 
         options = self._options

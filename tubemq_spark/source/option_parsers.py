@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone, tzinfo
+from datetime import timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -26,7 +26,6 @@ Filters = Mapping[str | None, tuple[str, ...]]
 
 MAX_FILTERS = 500  # message types of a topic (wire: TBaseConstants)
 _MAX_FILTER_LENGTH = 256  # characters (wire: TBaseConstants)
-_MIN_MILLISECONDS = 10**12  # in the year 2001: a smaller number is in another unit
 
 
 def topics(text: str) -> tuple[str, ...]:
@@ -94,19 +93,6 @@ def _json(text: str) -> Any:
         raise ValueError("it is neither one of the words nor JSON") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
-
-
-def moment(text: str) -> datetime:
-    """Return the moment, without a zone if the text has none."""
-    bare = text.strip()
-    if bare.isdecimal() and 0 < int(bare) < _MIN_MILLISECONDS:
-        raise ValueError(f"{bare} milliseconds are before 2001: is the number in seconds, or a yyyyMMddHHmm?")
-    try:
-        if bare.isdecimal():
-            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
-        return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
-    except (ValueError, OverflowError, OSError):
-        raise ValueError("it is not such a time") from None
 
 
 def zone(text: str) -> tzinfo:

@@ -16,6 +16,7 @@ from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import SINK_ONLY, Option, boolean, check_names, duration, one_of, whole_number
+from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound, Filters
@@ -69,7 +70,7 @@ STARTING_OFFSETS: Option[Bound] = Option(
 )
 STARTING_TIMESTAMP = Option(
     "startingTimestamp",
-    parsers.moment,
+    parse_moment,
     _TIME,
     f"begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`; {_ZONE}",
 )
@@ -82,7 +83,7 @@ ENDING_OFFSETS: Option[Bound] = Option(
 )
 ENDING_TIMESTAMP = Option(
     "endingTimestamp",
-    parsers.moment,
+    parse_moment,
     _TIME,
     f"batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`; {_ZONE}",
 )

@@ -123,11 +123,14 @@ def _is_decidable(one: spark.Filter) -> bool:
     return is_null_test or (type(inner) in _TESTS and getattr(inner, "value", None) is not None)
 
 
-def _holds(one: spark.Filter, partition: Partition) -> bool:
+def _holds(one: spark.Filter, partition: Partition) -> bool | None:
+    """Return what the condition is in SQL; None stands for NULL, which a negation leaves as it is."""
     if isinstance(one, spark.Not):
-        return not _holds(one.child, partition)
+        child = _holds(one.child, partition)
+        return None if child is None else not child
     value = _OF_A_PARTITION[_column(one) or ""](partition)
-    return bool(_TESTS[type(one)](value, getattr(one, "value", None)))
+    found = bool(_TESTS[type(one)](value, getattr(one, "value", None)))
+    return None if isinstance(one, spark.In) and not found and None in one.value else found
 
 
 def _texts(one: spark.Filter) -> frozenset[str] | None:

@@ -6,6 +6,7 @@ All positions are bytes of the index, 28 a message; ranges are half-open.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
@@ -16,10 +17,13 @@ from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.data_loss import loss_of
+from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
 from tubemq_spark.source.options import SourceOptions
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -43,7 +47,15 @@ class OffsetResolver:
         `Prober.extents` and `find_positions`."""
         options = self._options
         if options.starting_at is not None:
-            return self.at_time(options.starting_at, positions)
+            found = self.at_time(options.starting_at, positions)
+            if found and all(position >= positions[one].end for one, position in found.items()):
+                _log.warning(
+                    "[starting-time-too-late] no message of %s is as late as %s (option 'startingTimestamp'): reading "
+                    "begins at the end",
+                    ", ".join(map(str, sorted(found))),
+                    options.starting_at,
+                )
+            return found
         needs_earliest = options.starting == "earliest" or isinstance(options.starting, dict)
         extents = self._prober.extents(positions) if needs_earliest else {}
         return starting_positions(options.starting, positions, {p: extent.begin for p, extent in extents.items()})
@@ -53,11 +65,15 @@ class OffsetResolver:
         options = self._options
         if options.ending_at is None:
             return ending_positions(options.ending, starts, positions)
-        ends = self.at_time(options.ending_at, starts)
+        ends = self.at_time(options.ending_at, starts, is_end=True)
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
-    def at_time(self, moment: datetime, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the position of each partition's first message that is not earlier, see `find_positions`."""
+    def at_time(
+        self, moment: datetime, partitions: Iterable[Partition], *, is_end: bool = False
+    ) -> dict[Partition, int]:
+        """Return the position of each partition's first message that is not earlier, see `find_positions`. `is_end`: a
+        read ends there, see `outside_repeated_hour`."""
+        moment = outside_repeated_hour(moment, self._options.msg_time_zone, is_end=is_end)
         extents = self._prober.extents(partitions)
         wanted = dict.fromkeys(extents, (moment - _EPOCH) // timedelta(microseconds=1))
         return find_positions(self._prober.visitor, wanted, extents, self._options.msg_time_zone)

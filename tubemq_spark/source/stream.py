@@ -39,9 +39,11 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches of exact ranges. For a run of the query, Spark keeps one reader in a driver process of its
     own. Executors call `read` on a pickled copy."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, owns_process: bool = True) -> None:
+        """`owns_process`: stop at the process's end and at Spark's signal. Otherwise the caller calls `stop`."""
         self._options = SourceOptions.read(options, streaming=True)
         check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
+        self._owns_process = owns_process
         self._planner: MicroBatchPlanner | None = None
         self._reached: StreamOffset | None = None  # the end of the batch that Spark planned last
         # The last argument of `latestOffset`, and its last result, as JSON and parsed
@@ -105,7 +107,8 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _started(self) -> MicroBatchPlanner:
         if self._planner is None:
             self._planner = MicroBatchPlanner(self._options)
-            self._stop_on_termination()
+            if self._owns_process:
+                self._stop_on_termination()
         return self._planner
 
     def _stop_on_termination(self) -> None:

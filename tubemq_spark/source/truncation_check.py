@@ -70,20 +70,19 @@ class TruncationCheck:
         )
         found = dict(fingerprints)
         resume_at: dict[Partition, int] = {}
+        visitor = self.prober.visitor
         while several := list(islice(batches, _STORES_AT_ONCE)):
-            self._check(several, begin, log_ends, empty, found, resume_at)
+            failures = -1
+            while failures != visitor.failures:  # after an outage the answers may be those of another store
+                failures = visitor.failures
+                checks, results = self._probe(several, empty)
+            self._evaluate(checks, results, begin, log_ends, found, resume_at)
         return resume_at, {store: marks for store, marks in found.items() if marks}
 
-    def _check(
-        self,
-        batches: Sequence[StoreRange],
-        begin: Positions,
-        log_ends: Positions,
-        empty: Collection[Partition],
-        found: dict[Store, tuple[Fingerprint, ...]],
-        resume_at: dict[Partition, int],
-    ) -> None:
-        """Check some stores. Put their fingerprints into `found`, and where truncated ones go on into `resume_at`."""
+    def _probe(
+        self, batches: Sequence[StoreRange], empty: Collection[Partition]
+    ) -> tuple[list[StoreCheck], dict[PartitionPosition, ProbeResult]]:
+        """Return the checks of some stores, and the answers to all their probes."""
         now = max(0, int(self.prober.settings.clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
         checks = self._store_checks(batches, results, now)
@@ -94,6 +93,18 @@ class TruncationCheck:
         first = [place for check in checks for place in check.first_places() if place not in results]
         results |= self.prober.probe(first, {place for check in checks for place in check.exact_places()})
         results |= self.prober.probe(place for check in checks for place in check.second_places())
+        return checks, results
+
+    def _evaluate(
+        self,
+        checks: Iterable[StoreCheck],
+        results: Results,
+        begin: Positions,
+        log_ends: Positions,
+        found: dict[Store, tuple[Fingerprint, ...]],
+        resume_at: dict[Partition, int],
+    ) -> None:
+        """Put the stores' fingerprints into `found`, and where truncated ones go on into `resume_at`."""
         for check in checks:
             batch = check.batch
             first_new: int | None = None
@@ -105,7 +116,7 @@ class TruncationCheck:
             elif check.needs_fingerprints:
                 if check.is_too_short:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")
-                found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], now)
+                found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], check.now)
 
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
         """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""

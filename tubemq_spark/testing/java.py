@@ -12,13 +12,14 @@ from typing import TypeVar
 K = TypeVar("K")
 
 _CONTROLS_AND_BLANK = "".join(map(chr, range(0x21)))
-_NOT_WHITE = "\x85\u00a0\u2007\u202f"  # white space for Python, not for Java
+# Python takes four more characters for white space than Java.
+_WHITE = "".join(char for char in map(chr, range(0x3001)) if char.isspace() and char not in "\x85\u00a0\u2007\u202f")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 def is_blank(text: str) -> bool:
     """`StringUtils.isBlank`."""
-    return all(char.isspace() and char not in _NOT_WHITE for char in text)
+    return not text.strip(_WHITE)
 
 
 def trim(text: str) -> str:

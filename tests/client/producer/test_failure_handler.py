@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clocks import ManualClock
+from tests.clocks import ManualClock, SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
+from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.producer.failure_handler import DeliveryTimeout
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.send_queue import PendingRecord
@@ -185,3 +186,37 @@ def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout
     clock.advance(0.1)
     assert timeout.now() == RETRY_FOR + LOOK_UP
     assert timeout.expired() == (record, RETRY_FOR + LOOK_UP)
+
+
+@pytest.fixture
+def outage_clocks(monkeypatch: pytest.MonkeyPatch) -> set[Clock]:
+    """The clocks by which outages are timed from now on."""
+    clocks = set()
+    monkeypatch.setattr(OUTAGES(), "failed", lambda *_, clock: clocks.add(clock))
+    return clocks
+
+
+def test_failed_sends_are_timed_by_the_clock_of_the_settings(
+    cluster: EmbeddedCluster, outage_clocks: set[Clock]
+) -> None:
+    clock = SkippingClock()
+    cluster.tubemq.on("send_message", times=2).fail(500)
+    with Producer(settings(cluster, retry_for=RETRY_FOR, clock=clock)) as producer:
+        producer.send("demo", b"a", target=(1, 0))
+    assert outage_clocks == {clock}
+
+
+def test_unreachable_brokers_and_masters_are_timed_by_the_clock_of_the_settings(
+    cluster: EmbeddedCluster, outage_clocks: set[Clock]
+) -> None:
+    clock = SkippingClock()
+    producer = Producer(settings(cluster, retry_for=RETRY_FOR, clock=clock))
+    producer.send("demo", b"a")
+    producer.flush()
+    cluster.kill_broker(1)
+    cluster.kill_master()
+    producer.send("demo", b"b")
+    with pytest.raises(TransportError):
+        producer.flush()
+    producer.close()
+    assert outage_clocks == {clock}

@@ -89,7 +89,6 @@ class ClaimAnswer(NamedTuple):
     error: TubeMQError | None = None  # a `TransportError` if a later attempt may succeed
     is_answered: bool = True  # if not, the broker may have made the claim
     is_unknown_topic: bool = False
-    first_was_released: bool = False  # the broker still knew the claim of `release_first`
     was_fenced: bool = False  # the broker has released the claim of `holder`
 
 
@@ -125,8 +124,7 @@ def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome
             check_positions(request.what, reply.currOffset, reply.maxOffset)
         except ProtocolError as error:
             return ClaimAnswer(error=error, is_answered=False)
-        was_released = release is not None and release_error(*release, accepted=()) is None
-        return ClaimAnswer(GroupPosition(reply.currOffset, reply.maxOffset), first_was_released=was_released)
+        return ClaimAnswer(GroupPosition(reply.currOffset, reply.maxOffset))
     if reply.errCode == ErrCode.PARTITION_OCCUPIED:
         return ClaimAnswer(holder=holder_in(reply.errMsg))
     if reaction_to(reply.errCode) is Reaction.RETRY:
@@ -137,15 +135,13 @@ def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome
     return ClaimAnswer(error=error_for_code(reply.errCode, reply.errMsg, request.what))
 
 
-def release_error(
-    request: ServerRequest, outcome: Outcome, accepted: Collection[int] = _NOT_HELD
-) -> TubeMQError | None:
-    """Return why a release failed, None if it succeeded, or was answered with one of the `accepted` codes."""
+def _release_error(request: ServerRequest, outcome: Outcome) -> TubeMQError | None:
+    """Return why a release failed, None if the client has no claim any more."""
     try:
         reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
     except TubeMQError as error:
         return error
-    if reply.errCode == ErrCode.SUCCESS or reply.errCode in accepted:
+    if reply.errCode == ErrCode.SUCCESS or reply.errCode in _NOT_HELD:
         return None
     return TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
 
@@ -326,7 +322,7 @@ class ClaimAcquirer:
             exchanges = [(request, next(outcomes)) for request in requests]
             broken = [outcome for _, outcome in exchanges if isinstance(outcome, TransportError)]
             # A reader ignores a refused release: it meets the holder again, and `must_fence` limits how often.
-            error = broken[0] if broken else None if self._reads_next else release_error(*exchanges[0])
+            error = broken[0] if broken else None if self._reads_next else _release_error(*exchanges[0])
             if error is None:
                 answers[number] = answers[number]._replace(was_fenced=True)
             else:

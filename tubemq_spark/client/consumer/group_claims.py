@@ -68,6 +68,7 @@ class GroupClaims:
         self._stop_heartbeat: Callable[[], None] | None = None
         self._all_checked_at = self._settings.clock.monotonic()
         self._checks = 0  # how often the partitions were checked
+        self.losses = 0  # how often brokers forgot claims, or did not answer
 
     def __repr__(self) -> str:
         held = sum(claim.is_held for claim in self._claims.values())
@@ -89,7 +90,7 @@ class GroupClaims:
 
     def take(
         self,
-        positions: Mapping[Partition, int | None],
+        positions: Mapping[Partition, int | None] | Mapping[Partition, int],
         read_status: ReadStatus = ReadStatus.NORMAL,
         retry_for: float | None = None,
     ) -> None:
@@ -104,6 +105,10 @@ class GroupClaims:
                 self._stop_heartbeat = HEARTBEAT().keep(self._beat, self._settings.timings.heartbeat_period)
             self._take(positions, read_status, retry_for)
 
+    def hold(self, partitions: Iterable[Partition], read_status: ReadStatus = ReadStatus.NORMAL) -> None:
+        """Claim those of the partitions that are not held; the group stays. Raise as `take`."""
+        self.take(dict.fromkeys(partition for partition in partitions if not self.holds(partition)), read_status)
+
     def look(self, partitions: Iterable[Partition]) -> dict[Partition, GroupPosition]:
         """Return the group's position and the store's end in partitions that nobody else holds. Each claim is released
         in the same write, so that two clients that look at the same time cannot block each other. Raise as `take`."""
@@ -114,13 +119,13 @@ class GroupClaims:
 
     def _take(
         self,
-        positions: Mapping[Partition, int | None],
+        positions: Mapping[Partition, int | None] | Mapping[Partition, int],
         read_status: ReadStatus,
         retry_for: float | None = None,
         *,
         release: bool = False,
     ) -> None:
-        missing = dict(positions)
+        missing: dict[Partition, int | None] = {**positions}
         retry_for = self._settings.retry_for if retry_for is None else retry_for
         what = f"claiming partitions of group {self._session.group}"
         retries = Retries(_log, what, retry_for, clock=self._settings.clock)
@@ -250,6 +255,7 @@ class GroupClaims:
             except TransportError as error:
                 _log.info("%s", error)
                 claim.is_held = False
+                self.losses += 1
             lost[partition] = claim.position.group
         return ends, lost
 
@@ -283,6 +289,7 @@ class GroupClaims:
             lost = {p: self._claims[p].position.group for p in forgotten if self.holds(p)}
             for partition in lost:
                 self._claims[partition].is_held = False
+                self.losses += 1
             self._attempt(dict(lost), ReadStatus.NORMAL, self._new_acquirer(), self._beat_timeout)
         finally:
             self._claiming.release()

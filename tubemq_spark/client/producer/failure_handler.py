@@ -162,6 +162,7 @@ class FailureHandler:
         self, session: ProducerSession, partitioner: Partitioner, targets: SendTargets, errors: SendErrors
     ) -> None:
         self.timeout = DeliveryTimeout(session.settings)
+        self._clock = session.settings.clock
         self.rejecting: set[int] = set()
         self._session = session
         self._partitioner = partitioner
@@ -191,7 +192,7 @@ class FailureHandler:
             if cause is FailureCause.PARTITION_CLOSED:
                 SESSIONS().refresh_later(self._session.settings)  # it may be closed for good
         text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"
-        OUTAGES().failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since)
+        OUTAGES().failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since, clock=self._clock)
 
     def unreachable(
         self, broker: Broker, error: TransportError | ProtocolError, waiting: Sequence[tuple[PendingRecord, Partition]]
@@ -203,7 +204,7 @@ class FailureHandler:
             self.timeout.watch(record)
         fate = "wait for it" if waiting else "go to other brokers meanwhile"
         text = f"{broker} cannot be reached, and {self._errors.records} {fate}: {error}"
-        OUTAGES().failed(_log, broker, lambda: text, self.timeout.left if waiting else None)
+        OUTAGES().failed(_log, broker, lambda: text, self.timeout.left if waiting else None, clock=self._clock)
 
     def stored(self, record: PendingRecord) -> None:
         """Note that a record is stored that had failed."""

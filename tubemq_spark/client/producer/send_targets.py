@@ -54,8 +54,8 @@ class SendTargets(dict[Partition, bytes]):
             try:
                 self._session.refresh_once()
             except (TransportError, ServerError) as error:
-                problem = str(error)
-                OUTAGES().failed(_log, MASTER, lambda: f"the master does not list partitions and token: {problem}")
+                text = f"the master does not list partitions and token: {error}"
+                OUTAGES().failed(_log, MASTER, lambda: text, clock=self._session.settings.clock)
                 self._is_refreshed = False
             else:
                 OUTAGES().worked(_log, MASTER)

@@ -135,7 +135,8 @@ class UnresolvedSends:
         waiting = [one for partition, one in self._unresolved.items() if partition.broker_id == broker_id]
         count = sum(len(unresolved.records) for unresolved in waiting)
         text = f"whether {count} messages are stored on broker {broker_id} is not known: {error}"
-        OUTAGES().failed(_log, f"the look-up of messages on broker {broker_id}", lambda: text, left)
+        subject = f"the look-up of messages on broker {broker_id}"
+        OUTAGES().failed(_log, subject, lambda: text, left, clock=self._settings.clock)
         for unresolved in waiting:
             unresolved.due, unresolved.pinged = self._settled_at(), False
             for record in unresolved.records:

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the schedules of all families have: a query whose operator starts it again, foreign producers, guests, and an
+administrator."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from tests.simulation.network import Weather
+from tests.simulation.promises import BrokenError
+from tests.simulation.schedule import Disturbance, Schedule, Setting, make_unrest, make_weather, small_servers
+from tests.simulation.servers import CRASH, DELETED, RETENTION
+from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery
+from tests.simulation.world import Call, Killed
+from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.protocol.metadata import Partition
+
+Possible = Sequence[tuple[float, str, tuple[str, ...]]]
+"""How likely a setting has an option, its name, and its values."""
+
+
+class OperatedSchedule(Schedule):
+    """One streaming query. Subclasses make it (`new_query`), and say when it has done all (`has_all`)."""
+
+    SLOTS = 10
+    KINDS = (
+        *Schedule.KINDS,
+        *("crash broker", "empty disk", "kill driver", "kill worker", "stop query"),
+        *("flush", "retention", "enlarge topic", "close topic", "burst"),
+    )
+    EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {}  # of errors, by words of `trouble`
+    CLIENTS: ClassVar[str]  # that a topic is closed for: "consumers" or "producers"
+    CATCH_UP: ClassVar[float]  # seconds that a query may need after the last disturbance
+    host = "driver host"  # the same for all runs, so that its clock can be behind that of an earlier run
+    topics: tuple[str, ...]
+    fed_topics: tuple[str, ...]  # that foreign producers send to
+    checkpoint: Checkpoint
+
+    def make_setting(self, r: random.Random) -> Setting:
+        """Return a setting that a subclass completes."""
+        return Setting(
+            brokers=r.choice((1, 1, 1, 1, 2)),
+            masters=r.choice((1, 1, 2)),
+            partitions=r.choice((1, 1, 1, 1, 2)),
+            stores=r.choice((1, 1, 1, 1, 2)),
+            weather=make_weather(r),
+            unrest=make_unrest(r),
+            config=small_servers(r),
+            kinds=tuple(kind for kind in self.KINDS if r.random() < 0.3),
+            rate=r.choice((0.3, 0.5, 0.7)),
+            extra={"pause": r.choice((0.1, 0.1, 1.0, 20.0)), "max_failures": r.choice((1, 2, 4))},
+        )
+
+    # -- for subclasses -------------------------------------------------------------------------------------------
+
+    def new_query(self, app: Application) -> StreamQuery:
+        raise NotImplementedError
+
+    def judge(self, query: StreamQuery, error: BaseException) -> None:
+        """A query has ended by an error. Something must explain it."""
+        raise NotImplementedError
+
+    def message(self, topic: str, number: int) -> tuple[bytes, str | None]:
+        """Return body and type of a message of a foreign producer."""
+        raise NotImplementedError
+
+    def has_all(self) -> bool:
+        """Return True if nothing is left to do for the query."""
+        raise NotImplementedError
+
+    def at_end(self) -> None:
+        """Check what must hold when the query has ended."""
+        raise NotImplementedError
+
+    # -- the actors -----------------------------------------------------------------------------------------------
+
+    def start_actors(self, feed: Iterable[tuple[float, str, int, int]]) -> None:
+        """`feed` has what foreign producers send: time, topic, number of the partition, number of messages."""
+        self.app: Application | None = None
+        self.query: StreamQuery | None = None
+        self.is_finished = False
+        self.guests: list[Call[Any]] = []  # that have come, and may have gone
+        self.fed = self.world.start("feeder", self._feed, feed)
+        self.operator = self.world.start("operator", self._operate)
+
+    def _feed(self, feed: Iterable[tuple[float, str, int, int]]) -> None:
+        for at, topic, number, count in feed:
+            self.world.sleep(max(0.0, at - self.world.now))
+            self.send(topic, number, count)
+
+    def send(self, topic: str, number: int, count: int) -> None:
+        """Send messages that no query has written."""
+        for _ in range(count):
+            targets = self.partitions_of(topic)
+            if not targets:
+                return
+            partition = targets[number % len(targets)]
+            body, msg_type = self.message(topic, self.world.count("foreign message"))
+            try:
+                self.tubemq.send(topic, body, f"{partition.broker_id}:{partition.partition_id}", msg_type=msg_type)
+            except ConfigError:
+                return  # its broker is down, or the topic is closed
+
+    def _operate(self) -> None:
+        """Run the query, and start it again when it ends, as an operator or a supervisor does."""
+        while not self.is_finished:
+            self._run_query()
+            if not self.is_finished:
+                self.world.sleep(self.setting.extra["pause"] if not self.is_calm else 0.5)
+
+    def _run_query(self) -> None:
+        app = self.new_app("app", self.host, self.setting.extra["max_failures"])
+        self.app = app
+        self.query = query = self.new_query(app)
+        query.ended.wait()
+        killed = isinstance(query.ended.error, Killed)
+        if query.error is not None:
+            self.judge(query, query.error)
+        elif not killed and query.ended.error is not None:
+            raise query.ended.error
+        self.query = None
+        if killed:
+            self.trouble("zombie")
+        else:
+            self.ended_itself()
+            app.end()
+
+    def ended_itself(self) -> None:
+        """The query has ended, and nobody has killed it."""
+
+    def new_app(self, name: str, host: str = "", max_failures: int = 4) -> Application:
+        name += str(self.world.count(name))
+        return Application(self.world, name, self.setting.unrest, max_failures=max_failures, host=host)
+
+    def raw(self, **more: str) -> dict[str, str]:
+        return {"tubemq.master": self.tubemq.master, "tubemq.rpc.framing": "standard", **more}
+
+    def explain(self, who: str, error: BaseException) -> None:
+        """Break a promise if nothing explains the error."""
+        recent = self.recent_troubles()
+        if isinstance(error, Killed) and "kill worker" in self.came:
+            return
+        if isinstance(error, TransportError) and (self.has_weather or recent):
+            return
+        if any(isinstance(error, kind) and recent & words for kind, words in self.EXPLANATIONS.items()):
+            return
+        self.is_unexplained(who, error)
+
+    def is_unexplained(self, who: str, error: BaseException) -> None:
+        self.breaks(BrokenError("errors_explained", f"{who} ended by {type(error).__name__}: {str(error)[:300]}"))
+
+    def recent_troubles(self) -> set[str]:
+        return {what for at, what in self.troubles if self.world.now - at < 200.0}
+
+    @property
+    def has_weather(self) -> bool:
+        weather = self.setting.weather
+        return weather != Weather(longest=weather.longest)
+
+    def invite(self, name: str, function: Callable[[Disturbance], None], planned: Disturbance) -> None:
+        self.guests.append(self.world.start(name, function, planned))
+
+    @staticmethod
+    def error_of(call: Call[Any]) -> BaseException | None:
+        """Return the error of a stage or of a call."""
+        return call.error.cause if isinstance(call.error, StageError) else call.error
+
+    # -- what the promises ask ------------------------------------------------------------------------------------
+
+    def partitions_of(self, topic: str) -> list[Partition]:
+        layouts = self.tubemq.servers.catalog.topics.get(topic, {})
+        return [
+            Partition(broker_id, topic, number)
+            for broker_id, layout in sorted(layouts.items())
+            for number in layout.partition_ids
+        ]
+
+    def store_of(self, partition: Partition) -> Any:
+        service = self.tubemq.servers.brokers[partition.broker_id].service
+        return service.stores.get(partition.topic, partition.store_id)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def calm_down(self) -> None:
+        super().calm_down()
+        for topic in self.topics:
+            self._open(topic)
+
+    def rest(self) -> None:
+        world = self.world
+        world.run(lambda: self.fed.done and all(guest.done for guest in self.guests))
+        for guest in self.guests:
+            guest.result()
+        if self.must_restart() and self.query is not None:
+            self.query.stop()
+        end = world.now + self.CATCH_UP
+        while not self.has_all():
+            if world.now > end:
+                raise BrokenError(
+                    "comes_to_rest",
+                    f"{self.checkpoint.committed} batches are committed {self.CATCH_UP:.0f} s after the last "
+                    "disturbance, and more is to do",
+                )
+            world.pass_time(0.5)
+        weather = self.setting.weather
+        world.pass_time(1.0 + (2 * weather.longest if weather.late else 0.0))  # whatever is late arrives
+        world.pass_time(0.0 if self.query is None else self.query.interval)  # one more trigger passes
+        self.is_finished = True
+        self.last_told = -1 if self.query is None else self.query.told
+        if self.query is not None:
+            self.query.stop()
+        world.run(lambda: self.operator.done)
+        self.operator.result()
+        self.at_end()
+
+    def is_waiting(self) -> bool:
+        """Return True if the query has nothing to do."""
+        query = self.query
+        is_idle = query is not None and query.is_running and query.state == "waits for messages"
+        return is_idle and not self.checkpoint.is_pending
+
+    def must_restart(self) -> bool:
+        """Return True if the query as it is would need hours."""
+        return self.setting.interval > 1.0
+
+    # -- disturbances ---------------------------------------------------------------------------------------------
+
+    def topic_of(self, planned: Disturbance) -> str | None:
+        """Return the topic that a disturbance concerns, if there is one."""
+        topic = self.topics[planned.number % len(self.topics)]
+        return topic if topic in self.tubemq.topics else None
+
+    def kill_driver(self, planned: Disturbance) -> None:
+        if self.app is not None and self.app.alive:
+            self.app.kill()
+
+    def kill_worker(self, planned: Disturbance) -> None:
+        if self.app is not None and self.app.alive:
+            self.app.kill_worker(planned.number)
+
+    def stop_query(self, planned: Disturbance) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+    def flush(self, planned: Disturbance) -> None:
+        if topic := self.topic_of(planned):
+            self.tubemq.flush(topic)
+
+    def retention(self, planned: Disturbance) -> None:
+        if topic := self.topic_of(planned):
+            self.world.tell("retention", f"removes messages of {topic}")
+            self.trouble("retention")
+            self.tubemq.expire(topic, planned.number % 4)
+            self.note_losses(RETENTION)
+
+    def enlarge_topic(self, planned: Disturbance) -> None:
+        if topic := self.topic_of(planned):
+            self.world.tell("administrator", f"adds partitions to {topic}")
+            self.tubemq.create_topic(topic, self.setting.partitions + planned.number % 2, self.setting.stores + 1)
+            self.send(topic, planned.number, 2)
+
+    def close_topic(self, planned: Disturbance) -> None:
+        if topic := self.topic_of(planned):
+            seconds = 0.5 + planned.strength**2 * 20
+            self.world.tell("administrator", f"closes topic {topic} for {self.CLIENTS} for {seconds:.1f} s")
+            self.trouble("closed")
+            is_reading = self.CLIENTS == "consumers"
+            self.tubemq.close_topic(topic, publish=not is_reading, subscribe=is_reading)
+            self.world.at(seconds, self._open, topic)
+
+    def _open(self, topic: str) -> None:
+        if topic in self.tubemq.topics:
+            self.tubemq.open_topic(topic)
+
+    def rotate_token(self, planned: Disturbance) -> None:
+        times = 1 + planned.number % 8  # brokers accept the last six
+        self.world.tell("master", f"makes {times} new visit tokens")
+        self.tubemq.rotate_visit_token(times)
+
+    def burst(self, planned: Disturbance) -> None:
+        topic = self.fed_topics[planned.number % len(self.fed_topics)]
+        self.send(topic, planned.number, 10 + int(planned.strength * 30))
+
+    def crash_broker(self, planned: Disturbance) -> None:
+        self._crash_broker(planned, CRASH)
+
+    def empty_disk(self, planned: Disturbance) -> None:
+        self.trouble("deleted")
+        self._crash_broker(planned, DELETED)
+
+    def _crash_broker(self, planned: Disturbance, how: str) -> None:
+        broker_id = self.broker_of(planned)
+        self.world.tell(f"broker {broker_id}", "crashes" if how == CRASH else "loses its disk")
+        self.trouble("crash")
+        self.crashes[broker_id].append(self.world.now)
+        self.tubemq.crash_broker(broker_id)
+        if how == DELETED:
+            self.tubemq.lose_disk(broker_id)
+        self.note_losses(how)
+        self.world.at(0.2 + planned.strength**2 * 20, self.start_broker, broker_id)
+
+
+def some_options(r: random.Random, possible: Possible) -> dict[str, str]:
+    return {name: r.choice(values) for chance, name, values in possible if r.random() < chance}
+
+
+__all__ = ["OperatedSchedule", "Possible", "some_options"]

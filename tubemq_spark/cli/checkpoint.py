@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads from the checkpoint of a streaming query what the query has committed.
+
+Spark writes a file `commits/N` when batch N is committed. Its file `offsets/N` says where the batch ends: the line
+`v1`, a line of settings, then one line for each source of the query.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.output_dir import OutputDir
+from tubemq_spark.source.offset import Positions, StreamOffset
+
+_OPTION = "--checkpoint"
+_VERSION = "v1"
+_KEYS = {"v", "query", "offsets"}  # that distinguish this source's offsets from those of other sources
+
+
+def committed_positions(location: str, topic: str | None) -> Mapping[Partition, int]:
+    """Return where the last committed batch ends, in `topic` or in all topics of its source.
+
+    Raise `ConfigError` if `location` is no such checkpoint, or if its sources do not leave one to choose.
+    """
+    folder = OutputDir(location, _OPTION)
+    batches = [int(name) for name in folder.names("commits") if name.isdecimal()]
+    if not batches:
+        raise ConfigError(
+            f"{_OPTION}: {folder.shown('commits')} has no committed batch. Name the folder that the query has as "
+            "'checkpointLocation'"
+        )
+    name = f"offsets/{max(batches)}"
+    content = folder.read(name)
+    lines = [] if content is None else content.to_pybytes().decode("utf-8", "replace").splitlines()
+    if not lines or lines[0] != _VERSION:
+        raise ConfigError(
+            f"{_OPTION}: {folder.shown(name)} is missing or no offsets of version {_VERSION}. Give the positions "
+            "instead: BROKER:PARTITION=PLACE"
+        )
+    sources = list(_sources(lines[2:]))
+    chosen = [one for one in sources if topic is None or topic in _topics(one)]
+    if len(chosen) != 1:
+        raise ConfigError(f"{_OPTION}: {_problem(sources, chosen, topic)}")
+    return {partition: position for partition, position in chosen[0].items() if topic in (None, partition.topic)}
+
+
+def _sources(lines: Sequence[str]) -> Iterator[Positions]:
+    """Yield the positions of each source of TubeMQ."""
+    for line in lines:
+        try:
+            data = json.loads(line)
+        except ValueError:  # `-` stands for a source that has read nothing
+            continue
+        if isinstance(data, dict) and data.keys() >= _KEYS:
+            yield StreamOffset.from_json(data).positions
+
+
+def _topics(positions: Positions) -> list[str]:
+    return sorted({partition.topic for partition in positions})
+
+
+def _problem(sources: Sequence[Positions], chosen: Sequence[Positions], topic: str | None) -> str:
+    if not sources:
+        return "the last committed batch of the query has read nothing of TubeMQ"
+    reads = "; ".join(f"{number}: {', '.join(_topics(one))}" for number, one in enumerate(sources, 1))
+    if not chosen:
+        return f"the query does not read topic {topic}. Topics of its sources: {reads}"
+    advice = "Name a topic that only one of them reads" if topic is None else "Give the positions instead"
+    return f"the query has {len(chosen)} sources of TubeMQ, and each has a group of its own. {advice}. Topics: {reads}"
