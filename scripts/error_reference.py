@@ -17,7 +17,6 @@ from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.sink.schema import BadRowError
 
 ROOT = Path(__file__).resolve().parent.parent
-CAUGHT_INSIDE = {"ClaimRefusedError", "OccupiedError", "StoreChangedError"}  # users never see them
 MEASURED = ROOT / "scripts" / "error_lines.json"
 
 INTRODUCTION = """\
@@ -82,7 +81,7 @@ def error_classes() -> list[type[TubeMQError] | type[BadRowError]]:
         found.append(kind)
         waiting += kind.__subclasses__()
     # Tests and scripts may define classes of their own.
-    ours = [one for one in found if one.__module__.startswith("tubemq_spark.") and one.__name__ not in CAUGHT_INSIDE]
+    ours = [kind for kind in found if kind.__module__.startswith("tubemq_spark.")]
     in_file = [kind for kind in ours if kind.__module__ == TubeMQError.__module__]
     others = sorted(set(ours) - set(in_file), key=lambda kind: kind.__name__)
     return [*in_file, *others, BadRowError]

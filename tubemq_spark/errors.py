@@ -97,7 +97,8 @@ class TransportError(TubeMQError):
     """The network failed: a connection was refused or closed, or no reply came in time.
 
     `unserved` are the partitions that could not be reached, if the call was for several. `is_silence` means that the
-    server accepted the connection and did not reply in time.
+    server accepted the connection and did not reply in time. `holder` is the client that holds the partition, if the
+    server named it.
     """
 
     cause = (
@@ -109,9 +110,12 @@ class TransportError(TubeMQError):
         "outages raise `tubemq.retry.maxElapsedMs`, for slow servers `tubemq.rpc.timeoutMs`."
     )
 
-    def __init__(self, text: str, *, unserved: Collection[Any] = (), is_silence: bool = False) -> None:
+    def __init__(
+        self, text: str, *, unserved: Collection[Any] = (), is_silence: bool = False, holder: str = ""
+    ) -> None:
         super().__init__(text)
         self.unserved = unserved
+        self.holder = holder
         self.is_silence = is_silence
 
 

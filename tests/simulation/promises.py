@@ -160,6 +160,8 @@ class Reading:
     def rows_exact(self) -> None:
         """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
         starts, ends = self.starts, self.ends
+        # "it reports the loss that it can prove, and takes the other places for read": docs/concepts/positions.md
+        reported = {report.partition.store for report in self.reports}
         given = {key for key, (batch, _) in self._delivered.items() if batch < self.checkpoint.committed}
         for partition, start in starts.items():
             end = ends.get(partition)
@@ -169,14 +171,15 @@ class Reading:
                 if message.position < start and (message.lost is not None or partition not in self._found_later):
                     continue
                 if message.lost is None:
-                    if end is not None and message.position < end and not self._is_reported(message):
+                    is_missing = end is not None and message.position < end and not self._is_reported(message)
+                    if is_missing and not (self._took_a_place(message) and partition.store in reported):
                         raise BrokenError(
                             "rows_exact", f"{message} is missing; the query is at {end}{self._of(message)}"
                         )
                 elif self._must_be_reported(message, end) and not self._is_reported(message):
                     if message.lost == RETENTION and self._took_a_place(message):
                         continue  # nobody can see that it was there
-                    if self._is_refilled(message) and any(r.partition.store == partition.store for r in self.reports):
+                    if self._is_refilled(message) and partition.store in reported:
                         continue
                     raise BrokenError(
                         "loss_reported", f"{message} is missing, and its loss was not reported{self._of(message)}"

@@ -419,7 +419,7 @@ class StreamQuery:
         if self._stopping or self.ended.done:
             return
         self._stopping = True
-        self.app.was_cut_off |= self.state == "starts"
+        self.app.was_cut_off |= not self.batches
         self.world.tell(self.app.name, f"is stopped while it {self.state}")
         self.source.interrupt()
         self._changed.set()

@@ -11,7 +11,7 @@ from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession
 from tubemq_spark.client.retries import Deadline, RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
+from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.lifecycle import MemberState
@@ -52,7 +52,7 @@ class ConsumerSession(MasterSession):
                 self._master.retry(self._register)
                 self._master.retry(self._list_partitions)
                 self._wait_for_topics()
-        except TubeMQError:
+        except BaseException:  # also if Spark stops the process now
             self.close()
             raise
         self._start_heartbeat(self._heartbeat)

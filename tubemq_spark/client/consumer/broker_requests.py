@@ -130,19 +130,10 @@ def check_positions(what: str, cursor: int, end: int) -> None:
         )
 
 
-class OccupiedError(TransportError):
-    """A seek was refused because another client, `holder`, holds the partition."""
-
-    def __init__(self, text: str, holder: str) -> None:
-        super().__init__(text)
-        self.holder = holder
-
-
 def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
     """Return the reply to a seek of a planner.
 
-    Raise `OccupiedError` or another `TransportError` if the same seek may succeed later, else as `error_for_code` and
-    `check_positions`.
+    Raise `TransportError` if the same seek may succeed later, else as `error_for_code` and `check_positions`.
     """
     request, outcome = exchange
     reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
@@ -150,10 +141,8 @@ def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
         check_positions(request.what, reply.currOffset, reply.maxOffset)
         return reply
     problem = f"{request.what}: {reply.errCode} {reply.errMsg}"
-    if reply.errCode == ErrCode.PARTITION_OCCUPIED:
-        raise OccupiedError(problem, holder_in(reply.errMsg))
     if reaction_to(reply.errCode) in (Reaction.RETRY, Reaction.WAIT, Reaction.CLAIM_LOST):
-        raise TransportError(problem)
+        raise TransportError(problem, holder=holder_in(reply.errMsg))
     raise error_for_code(reply.errCode, reply.errMsg, request.what)
 
 

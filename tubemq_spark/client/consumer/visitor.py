@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.master_client import new_client_id
-from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, OccupiedError
+from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests
 from tubemq_spark.client.consumer.working_group import look_group
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests
 from tubemq_spark.errors import TransportError
@@ -65,7 +65,7 @@ class Visitor:
         """Record why a visit failed. If another visitor holds the partition, the next visit ends that claim first."""
         _log.info("%s", error)
         self.failures += 1
-        if isinstance(error, OccupiedError) and error.holder.startswith(f"spark_{_ROLE}_"):
+        if error.holder.startswith(f"spark_{_ROLE}_"):
             self._in_the_way[partition] = error.holder
 
     def close(self) -> None:
