@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.without_spark.query import GROUP, TOPICS, Query
+from tests.without_spark.query import TOPICS, Query
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import store_check, truncation_check
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -30,7 +29,6 @@ TURNS = [
     2199.0,
     *(pytest.param(phase, marks=pytest.mark.thorough) for phase in (2140.0, 4397.0, 4340.0)),
 ]  # near a turn
-SOLE = Partition(1, "one", 0)
 PLACES = [("one", 0), ("pair", 0), ("pair", 1)]
 
 
@@ -237,14 +235,3 @@ def test_an_idle_query_fetches_nothing(tubemq: EmbeddedTubeMQ) -> None:
     finally:
         driver.stop()
     assert fetches.fired == 0
-
-
-def test_the_check_does_not_move_the_group(tubemq: EmbeddedTubeMQ) -> None:
-    story = Story(tubemq)
-    story.send(30)
-    story.read()
-    story.send(30)
-    story.query.found = lambda: positions.update({SOLE: tubemq.group_offset(GROUP, "one", 1, 0)})
-    positions: dict[Partition, int | None] = {}
-    story.read()
-    assert positions == {SOLE: 10 * UNIT}

@@ -160,6 +160,7 @@ def test_a_query_may_go_on_without_a_deleted_topic(start: Start, caplog: pytest.
 
         wait_until(is_back)
         assert [row["topic"] for row in back] == ["t"] * 20
+    assert warnings_of(caplog, "[data-loss]") == [warning]
 
 
 @pytest.mark.parametrize("fail", [True, False])
