@@ -125,6 +125,11 @@ LINES: Mapping[str, Line] = {
         "The master no longer lists a partition of a topic that the sink writes to.",
         "Check whether the topic was closed or removed, and whether its brokers run.",
     ),
+    "repeated-hour": Line(
+        "Rows have times that the zone of the executors has twice, when its summer time ends. Where Spark has no Arrow "
+        "writers (4.0 for streams), the sink takes the earlier one, and some times are too early. Once for a day.",
+        "Let the executors run with `TZ=UTC` (`spark.executorEnv.TZ`), or write `msg_time` as a string.",
+    ),
     "task-count-changed": Line(
         "`effectivelyOnce`: a batch is repeated with fewer tasks than before, so rows may be stored twice.",
         "Keep the number of tasks between restarts: the line says by which settings.",

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.real.jars import MissingTool, tool
 from tubemq_spark import compression
-from tubemq_spark.compression import CODECS, compress, decompress
+from tubemq_spark.compression import CODECS, compress, decompress, max_plain
 from tubemq_spark.errors import ConfigError, ProtocolError
 
 TEXT = b"one message one message one message\n"
@@ -38,6 +38,13 @@ def test_the_codecs_are_those_of_the_contract() -> None:
 @given(st.sampled_from(CODECS), bodies)
 def test_bodies_round_trip(codec: str, body: bytes) -> None:
     assert decompress(codec, compress(codec, body)) == body
+
+
+@codecs
+@pytest.mark.parametrize("limit", [64, 100, 1000, 100_000, 5 << 20])
+def test_random_bytes_stay_within_a_limit(codec: str, limit: int) -> None:
+    assert len(compress(codec, Random(2).randbytes(max_plain(codec, limit)))) <= limit
+    assert max_plain("none", limit) == limit
 
 
 @codecs

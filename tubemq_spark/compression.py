@@ -59,6 +59,15 @@ def compress(codec: str, body: bytes) -> bytes:
     return packed
 
 
+def max_plain(codec: str, size: int) -> int:
+    """Return how many bytes, whatever they are, become at most `size` bytes with `codec`, which may be `none`.
+
+    Bytes that do not compress become more. Snappy promises no more than 32 + n + n/6 for n bytes, zstd 64 + n + n/256;
+    the others promise less.
+    """
+    return size if codec == "none" else max(0, (size - 64) * 6 // 7)
+
+
 def decompress(codec: str, data: bytes, most: int = MAX_PLAIN) -> bytes:
     """Return the decompressed `data`.
 

@@ -63,7 +63,8 @@ def source_options(
 
     Args:
         master: the masters; the default port is 8715, or 8716 with TLS
-        group: the consumer group: it claims the partitions and receives the commits
+        group: the consumer group: it claims the partitions and receives the commits; it must not be another query's
+            group with `_read`, `_batch` or `_look` behind it, because that query reads in such groups
         user: the user of the simple authenticator
         password: the user's password
         password_file: a file with the password in its first line

@@ -152,7 +152,8 @@ def test_source_and_sink_may_share_a_configuration() -> None:
 
 NUMBER, NAME = "a number", "the name of a topic"
 GROUP = (
-    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`"
+    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look` "
+    "or `_task`"
 )
 
 BAD_VALUES: list[tuple[str, str, str]] = [
@@ -181,6 +182,7 @@ BAD_VALUES: list[tuple[str, str, str]] = [
     ("effectivelyOnceGroup", "日本", GROUP),
     ("effectivelyOnceGroup", "g" * 201, GROUP),
     ("effectivelyOnceGroup", "mine_look", GROUP),
+    ("effectivelyOnceGroup", "mine_task", GROUP),
     ("effectivelyOnceMaxOffsets", "0", NUMBER),
     ("effectivelyOnceMaxOffsets", "-1", NUMBER),
     ("effectivelyOnceMaxOffsets", "all", NUMBER),

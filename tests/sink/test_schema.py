@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink import schema as schema_module
 from tubemq_spark.sink.schema import Cells, bodies_of_batch, cells_of_batch, cells_of_row, check_columns
 
 BINARY, STRING, INT, TEXTS = BinaryType(), StringType(), IntegerType(), MapType(StringType(), StringType())
@@ -214,3 +217,35 @@ def test_bodies_of_rows_that_differ_in_nothing_else(columns: dict[str, pa.Array]
 def test_texts_that_are_not_utf8_are_compared_too() -> None:
     bad = pa.array([b"\xff", b"\xff"]).view(pa.string())
     assert bodies_of_batch(pa.record_batch({"value": pa.array([b"a", b"b"]), "msg_type": bad})) == [b"a", b"b"]
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run in a zone whose summer time ends on 2026-11-01 at 6:00 UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+@pytest.mark.parametrize("column", ["msg_time", "inlong_time"])
+@pytest.mark.parametrize(
+    ("day", "hour", "is_unclear"),
+    [(1, 4, False), (1, 5, True), (1, 6, True), (1, 7, False), (2, 5, False)],
+)
+def test_a_time_that_the_zone_has_twice_is_reported_once(
+    column: str, day: int, hour: int, is_unclear: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark makes such times of a timestamp where it has no Arrow writers."""
+    schema_module._warn_of_repeated_hour.cache_clear()
+    moment = datetime(2026, 11, day, hour, 30, tzinfo=timezone.utc)
+    row = Row(**{"value": b"", column: moment.astimezone().replace(tzinfo=None)})
+    cells = [cells_of_row(row), cells_of_row(row)]
+    times = pa.array([moment], pa.timestamp("us", "UTC"))
+    (exact,) = cells_of_batch(pa.record_batch({"value": [b""], column: times}))
+    assert cells == [exact, exact] or hour == 6
+    lines = [line.getMessage() for line in caplog.records]
+    assert len(lines) == is_unclear
+    assert all(line.startswith("[repeated-hour] rows have times of 2026-11-01 that") for line in lines)

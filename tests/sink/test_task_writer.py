@@ -83,6 +83,21 @@ def test_an_error_that_ends_the_producer_is_reported_once(
         write_batches(options(cluster), [rows])
 
 
+@pytest.mark.parametrize(("failed_rows", "stored"), [("drop", (1, 0)), ("deadletter", (0, 1))])
+def test_a_row_that_is_too_long_for_a_frame_is_a_bad_row(failed_rows: str, stored: tuple[int, int]) -> None:
+    """Servers 1.2 take only frames of 5 MiB, also if the topic has a greater limit."""
+    topics = {name: TopicSpec(partitions=1) for name in ("demo", "other")}
+    config = ServerConfig(max_msg_size=10 << 20)
+    with embedded_cluster(topics=topics, framing="prefixed", config=config) as cluster:
+        dead_topic = "other" if failed_rows == "deadletter" else None
+        given = SinkOptions(settings(cluster), "demo", failed_rows=failed_rows, dead_letter_topic=dead_topic)
+        rows = batch([{"value": value} for value in (b"a", bytes(6 << 20), b"b")])
+        written = write_batches(WritePlan(given, write_id="id"), [rows])
+        assert (written.dropped, written.dead_letters) == stored
+        assert sorted(message.body for message in messages(cluster)) == [b"a", b"b"]
+        assert b"".join(message.body for message in messages(cluster, "other")) == bytes(6 << 20) * stored[1]
+
+
 @pytest.mark.parametrize("year", [1, 999, 9999])
 def test_times_of_any_year_are_stored(cluster: EmbeddedCluster, year: int) -> None:
     moment = datetime(year, 1, 1, tzinfo=timezone.utc)

@@ -46,6 +46,9 @@ BAD_ROWS = {
     "no topic": BadRow("topic", {"topic": None}, "it is null, and option 'topic' is not given", {"topic": None}),
     "empty topic": BadRow("topic", {"topic": ""}, "it is empty", {"topic": None}),
     "unknown topic": BadRow("topic", {"topic": "nowhere"}, "knows no topic nowhere", {"topic": None}),
+    "topic of the brokers": BadRow(
+        "topic", {"topic": " __offset_history__\0"}, "__offset_history__ belongs to the brokers", {"topic": None}
+    ),
     "no broker": BadRow("broker_id", {"broker_id": None, "partition": 0}, "it is null, but the other half of the targ"),
     "no partition": BadRow("partition", {"broker_id": 1, "partition": None}, "it is null, but the other half of the"),
     "unknown broker": BadRow(

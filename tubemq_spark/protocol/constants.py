@@ -18,6 +18,8 @@ BROKER_PORT = 8123
 INDEX_MSG_UNIT_SIZE = 28  # bytes of one index entry; every position is a multiple of it
 STORE_PARTITION_BASE = 10000  # partition id = store id * 10000 + number within the store
 
+OFFSET_HISTORY = "__offset_history__"  # the brokers' own topic: every broker has it, and clients can only read it
+
 MAX_CLIENT_ID = 1024  # characters of client ids and group names
 DEFAULT_MAX_MESSAGE_SIZE = 1024 * 1024  # bytes, unless the master reports another limit
 MESSAGE_SIZE_SLACK = 10240  # bytes over its limit that the broker accepts, for the attributes

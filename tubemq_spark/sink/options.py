@@ -24,8 +24,9 @@ def _group(text: str) -> str:
     name = text.strip()
     if not _GROUP_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is no name of a group")
-    if name.endswith("_look"):
-        raise ValueError(f"{text!r} would share groups with {name.removesuffix('_look')!r}")
+    for suffix in ("_look", "_task"):  # before a number: `partition_scan` and `task_mark`
+        if name.endswith(suffix):
+            raise ValueError(f"{text!r} would share groups with {name.removesuffix(suffix)!r}")
     return name
 
 
@@ -63,7 +64,8 @@ EFFECTIVELY_ONCE = Option(
 EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
     _group,
-    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`",
+    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look` "
+    "or `_task`",
     "the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`, `…_task_…`) that keep bookmarks "
     "and marks of the query at the brokers; no other query may use it, and it must not change",
     shown_default="derived from option `checkpointLocation`",

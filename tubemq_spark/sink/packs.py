@@ -35,7 +35,7 @@ Key = tuple[object, ...]
 
 @dataclass
 class _OpenPack:
-    encoded: EncodedRow  # of the first row; its body is a pack with only that
+    encoded: EncodedRow  # of the first row
     first_row: int
     opened_at: float
     rows: int = 0
@@ -54,28 +54,17 @@ class Packs:
         self._open: dict[Key, _OpenPack] = {}  # in the order in which they were opened
         self._of_key: dict[tuple[str, bytes], Key] = {}  # the pack that is open for a topic and a key
 
-    def add(self, row: int, encoded: EncodedRow, cells: Cells) -> None:
-        """Add a row; `encoded` is its own pack. Raise `ConfigError` as `Producer.send` if no pack can be sent with it,
-        and as `Producer.send` for rows before it."""
-        if not self.add_all(row, encoded, cells, [cells.value or b""]):
-            self._keep_order(encoded, None)
-            self._send(encoded, row)
-
-    def add_all(self, row: int, encoded: EncodedRow, cells: Cells, values: Sequence[bytes]) -> int:
+    def add(self, row: int, encoded: EncodedRow, cells: Cells, values: Sequence[bytes]) -> int:
         """Add rows that differ only in their `values`, and return how many: all or none.
 
         `encoded` and `cells` are those of the first one. None are added that may not fit into a pack, that need packs
-        of their own, or that have an unknown topic.
+        of their own, or that have an unknown topic; the rows before them with the same key are sent then. Raise as
+        `Producer.send` for rows before them.
         """
         group = self._encoder.group_text(cells)
-        is_long = len(encoded.attributes) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
-        if encoded.target is not None or is_long:
-            return 0
-        try:
-            most = min(self._limits.size, self._producer.limit(encoded.topic)) - _AROUND_PACK
-        except ConfigError:
-            return 0
+        most = self._most(encoded, group)
         if max(map(len, values)) > most - len(group) - _AROUND_GROUP - _AROUND_ROW:
+            self._keep_order(encoded, None)
             return 0
         key: Key = (*encoded._replace(body=b""), cells.inlong_group, cells.inlong_stream, cells.inlong_time is None)
         self._keep_order(encoded, key)
@@ -88,6 +77,17 @@ class Packs:
             if at < len(values) or pack.rows >= self._limits.rows:
                 self._close(key)
         return at
+
+    def _most(self, encoded: EncodedRow, group: bytes) -> int:
+        """Return how many bytes a pack of such rows may have, besides `_AROUND_PACK`; 0 if they can be in none."""
+        is_long = len(encoded.attributes) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
+        if encoded.target is not None or is_long:
+            return 0
+        try:
+            limit = self._producer.limit(encoded.topic)
+        except ConfigError:
+            return 0
+        return min(self._limits.size, self._encoder.max_unpacked(limit)) - _AROUND_PACK
 
     def _keep_order(self, encoded: EncodedRow, key: Key | None) -> None:
         """Send the open pack with the record key of `encoded`, unless it is the pack `key`."""
@@ -132,14 +132,12 @@ class Packs:
         pack.rows += len(fitting)
         return len(fitting)
 
-    def _close(self, key: Key) -> None:
-        pack = self._open.pop(key, None)
+    def _close(self, pack_key: Key) -> None:
+        pack = self._open.pop(pack_key, None)
         if pack is None:
             return
-        if pack.encoded.key is not None:
-            self._of_key.pop((pack.encoded.topic, pack.encoded.key), None)
-        self._send(pack.encoded._replace(body=self._encoder.pack(pack.groups)), pack.first_row)
-
-    def _send(self, pack: EncodedRow, first_row: int) -> None:
-        topic, body, attributes, msg_type, msg_time, key, target = pack
-        self._producer.send(topic, body, attributes, msg_type, msg_time, first_row, key=key, target=target)
+        topic, _, attributes, msg_type, msg_time, key, _ = pack.encoded
+        if key is not None:
+            self._of_key.pop((topic, key), None)
+        body = self._encoder.pack(pack.groups)
+        self._producer.send(topic, body, attributes, msg_type, msg_time, pack.first_row, key=key)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK
-from tubemq_spark.compression import MAX_PLAIN, check_available, compress
+from tubemq_spark.compression import MAX_PLAIN, check_available, compress, max_plain
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
@@ -97,6 +97,10 @@ class RowEncoder:
     def pack(self, groups: Sequence[PackGroup]) -> bytes:
         """Return the body of a pack with several rows, each of which could be encoded alone."""
         return self._body_codec.finish(_pack(groups))
+
+    def max_unpacked(self, limit: int) -> int:
+        """Return how many bytes a pack may have before its compression if the body has `limit` at most."""
+        return max_plain(self._body_codec.compression, limit)
 
     @staticmethod
     def group_text(cells: Cells) -> bytes:

@@ -7,8 +7,9 @@ A frame with a column `offset` or `message_id` has the source's own schema: some
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
 )
 
 from tubemq_spark.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -241,9 +244,23 @@ def cells_of_row(row: Row, topic: str | None = None) -> Cells:
 
 def _utc(moment: datetime) -> datetime:
     try:
-        return moment.astimezone(timezone.utc)
+        first = moment.astimezone(timezone.utc)
+        if first != moment.replace(fold=1).astimezone(timezone.utc):
+            _warn_of_repeated_hour(moment.date())
+        return first
     except (OverflowError, ValueError):  # the first or last possible day, where the zone does not matter
         return moment.replace(tzinfo=timezone.utc)
+
+
+@lru_cache(maxsize=16)
+def _warn_of_repeated_hour(day: date) -> None:
+    """Log once in a process that a time of `day` has two meanings. Spark removes the zone before the sink sees it."""
+    _log.warning(
+        "[repeated-hour] rows have times of %s that the zone of this process has twice, when its summer time ends. "
+        "This Spark gives the sink times without a zone, so the sink takes the earlier one, and some times are too "
+        "early. Let the executors run with TZ=UTC, or write msg_time as a string yyyyMMddHHmm",
+        day,
+    )
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

@@ -206,7 +206,7 @@ class TaskWriter:
         if encoded.topic == self._plan.options.dead_letter_topic:
             return 0
         if self._packs is not None:
-            return self._packs.add_all(row, encoded, first, bodies)
+            return self._packs.add(row, encoded, first, bodies)
         if encoded.key is not None or encoded.target is not None:
             return 0
         return producer.send_together(
@@ -241,10 +241,9 @@ class TaskWriter:
             except BadRowError as bad:
                 self._failed_rows.handle(producer, row, cells, str(bad))
                 continue
+            if self._packs is not None and self._packs.add(row, encoded, cells, [cells.value or b""]):
+                continue
             try:
-                if self._packs is not None:
-                    self._packs.add(row, encoded, cells)
-                    continue
                 producer.send(
                     encoded.topic,
                     encoded.body,

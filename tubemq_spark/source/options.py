@@ -43,7 +43,8 @@ GROUP_NAME = Option(
     "tubemq.group",
     parsers.group,
     "the name of a consumer group, without # : @ , and blanks",
-    "the consumer group: it claims the partitions and receives the commits",
+    "the consumer group: it claims the partitions and receives the commits; it must not be another query's group with "
+    "`_read`, `_batch` or `_look` behind it, because that query reads in such groups",
     required=True,
 )
 CLAIM_TIMEOUT_MS = Option(

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
-
-OFFSET_HISTORY = "__offset_history__"
-"""The brokers' own topic: every broker has it, and clients can only read it."""
+from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
 
 
 @dataclass

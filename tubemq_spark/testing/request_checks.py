@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
-from tubemq_spark.protocol.constants import MAX_CLIENT_ID
+from tubemq_spark.protocol.constants import MAX_CLIENT_ID, OFFSET_HISTORY
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.testing.catalog import OFFSET_HISTORY, GroupRules
+from tubemq_spark.testing.catalog import GroupRules
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank, list_text, map_text, parse_long, set_text, split, trim

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -182,6 +183,20 @@ def test_a_record_of_a_wrong_size_is_refused(body: bytes, attributes: bytes, err
         producer.send("demo", bytes(1000), b"a=" + b"x" * 10_000)
         producer.send("demo", b"", b"a=b")
         assert sum(producer.flush().values()) == 2
+
+
+@pytest.mark.parametrize(("framing", "limit"), [("standard", 10 << 20), ("prefixed", 5_219_828)])
+def test_a_body_is_no_longer_than_a_frame_takes(framing: Literal["standard", "prefixed"], limit: int) -> None:
+    config = ServerConfig(max_msg_size=10 << 20)
+    with (
+        embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, framing=framing, config=config) as cluster,
+        Producer(settings(cluster)) as producer,
+    ):
+        assert producer.limit("demo") == limit
+        with pytest.raises(ConfigError, match=f"row 3: value has {limit + 1} bytes, and topic demo takes {limit} at"):
+            producer.send("demo", bytes(limit + 1), row=3)
+        producer.send("demo", bytes(limit), b"a=" + b"x" * 10_000)
+        assert sum(producer.flush().values()) == 1
 
 
 # A caller that pauses

@@ -20,10 +20,12 @@ from tubemq_spark.client.retries import OUTAGES, Deadline, delays
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ProtocolError, ServerError, TransportError
+from tubemq_spark.protocol.constants import OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import Partition, TopicOnBroker
 
 _log = logging.getLogger(__name__)
 
+_TRIMMED = "".join(map(chr, range(33)))  # characters that servers remove around names (wire: String.trim)
 _MAX_SHOWN = 3  # brokers of a topic in an error
 
 _answers: PerProcess[dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]]] = PerProcess(
@@ -63,8 +65,11 @@ def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBrok
 
 def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     """As `ProducerSession.add_topics`, but wait up to `settings.retry_for` for deployed topics that accept no messages
-    now. Raise `ConfigError` only for topics that are not deployed, `AwayError` when the time is over."""
+    now. Raise `ConfigError` only for topics that are not deployed or that only the servers may write, `AwayError` when
+    the time is over."""
     wanted = tuple(topics)
+    if any(topic.strip(_TRIMMED) == OFFSET_HISTORY for topic in wanted):  # the master refuses all topics with it
+        raise ConfigError(f"topic {OFFSET_HISTORY} belongs to the brokers, and no producer may write it")
 
     def problem() -> NotListedError | None:
         try:

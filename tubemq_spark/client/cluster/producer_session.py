@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterable
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
 from tubemq_spark.client.cluster.master_client import HOST, MasterSession
+from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
-from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method
+from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, MESSAGE_SIZE_SLACK, UNKNOWN_ID, Framing, Method
+from tubemq_spark.protocol.frame import max_body_size
 from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+_AROUND_BODY = 2 * MESSAGE_SIZE_SLACK  # bytes of a frame besides the body, at most: attributes, target, authorisation
 
 
 class NotListedError(ConfigError):
@@ -153,10 +157,16 @@ class ProducerSession(MasterSession):
 
     def message_limit(self, topic: str) -> int:
         """Return how many bytes a message's body may have: the least limit of the topic's brokers, else the cluster's
-        setting.
+        setting, and never more than a frame takes.
         """
-        sizes = (layout.max_message_size for layout in self.cluster.layouts.values() if layout.topic == topic)
-        return min((size or self.max_message_size for size in sizes), default=self.max_message_size)
+        sizes = [layout.max_message_size for layout in self.cluster.layouts.values() if layout.topic == topic]
+        return min([*(size or self.max_message_size for size in sizes or [0]), self._frame_limit()])
+
+    def _frame_limit(self) -> int:
+        """Return how many bytes of a body surely fit into a frame. The brokers speak the framing of the masters."""
+        settings = self.settings
+        framings = {settings.framing or FRAMINGS().get(master, Framing.STANDARD) for master in settings.masters}
+        return min(map(max_body_size, framings)) - _AROUND_BODY
 
     def close(self) -> None:
         message = pb.CloseRequestP2M(clientId=self.client_id, authInfo=self._master.certificate())

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
+from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.broker.store import Store
-from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, TopicLayout
+from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.reply_status import DeclinedError

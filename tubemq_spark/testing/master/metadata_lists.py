@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from tubemq_spark.protocol.constants import BROKER_PORT
+from tubemq_spark.protocol.constants import BROKER_PORT, OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import (
     Address,
     Broker,
     Partition,
     TopicOnBroker,
 )
-from tubemq_spark.testing.catalog import OFFSET_HISTORY, BrokerEntry, Catalog, TopicLayout
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.java import hash_order

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, TopicLayout
+from tubemq_spark.protocol.constants import OFFSET_HISTORY
+from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.deployment import deploy, undeploy
 from tubemq_spark.testing.web_port import Answer, Params, Redirect, WebError
 
