@@ -194,7 +194,7 @@ class ReadingSchedule(OperatedSchedule):
             pass
         elif isinstance(error, PartitionOccupiedError) and len(self.apps) > 1 and self._may_have_another_id:
             pass  # an earlier run has another id, and its claims must expire
-        elif isinstance(error, FencedError) and ("kill worker" in self.came or self.world.numbers["speculation"]):
+        elif isinstance(error, FencedError) and self._has_other_attempts and "any more (411" not in str(error):
             pass  # the attempt that fenced this one may have failed or been killed
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":
             self.is_unexplained("the query", error)  # the claims of an earlier run expire before that
@@ -202,6 +202,10 @@ class ReadingSchedule(OperatedSchedule):
             self.is_unexplained("the query", error)  # nothing lasts as long as requests are repeated
         else:
             self.explain("the query", error)
+
+    @property
+    def _has_other_attempts(self) -> bool:
+        return "kill worker" in self.came or self.world.numbers["speculation"] > 0
 
     @property
     def _may_have_another_id(self) -> bool:
