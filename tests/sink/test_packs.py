@@ -301,3 +301,13 @@ def test_a_row_that_its_compression_makes_too_long_is_named(codec: str) -> None:
     assert sorted(value for part in found for value in part) == sorted(values[:150] + values[151:])
     with pytest.raises(ConfigError, match=r"^row 150 of the task.*takes 20000 at most"):
         write(300, "fail", 20_000, codec, value=pa.array(values))
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"inlong_time": pa.array([*range(300)], pa.timestamp("ms"))}], ids=["equal", "times"]
+)
+def test_an_error_of_a_pack_is_charged_to_no_row(columns: dict[str, pa.Array], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task fails rather than to drop the row that is next, and to lose the others."""
+    monkeypatch.setattr(RowEncoder, "max_unpacked", lambda self, limit: 2 * limit)
+    with pytest.raises(ConfigError, match=r"^row 0 of the task: value has 1\d\d\d bytes, and topic demo takes 1000 at"):
+        write(300, "drop", value=pa.array([bytes(100)] * 300), **columns)
