@@ -20,7 +20,6 @@ class Open(NamedTuple):
 
 KNOWN: tuple[Open, ...] = (
     Open("errors_explained", "Booked topic's count over max", "a process registers each topic that it ever wrote to"),
-    Open("stored_once", "was switched on", "effectivelyOnce switched on while a batch is unfinished"),
     Open("key_order", "", "the first copy of a record that was sent again comes late"),
 )
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.clocks import ManualClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.real.topics import TopicSpec
 from tests.reading import UNIT
+from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.waiting import wait_until
 from tests.without_spark.sink import Cells, Task, batches, options, schema
