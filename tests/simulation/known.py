@@ -18,10 +18,7 @@ class Open(NamedTuple):
     defect: str
 
 
-KNOWN: tuple[Open, ...] = (
-    Open("errors_explained", "Booked topic's count over max", "a process registers each topic that it ever wrote to"),
-    Open("key_order", "", "the first copy of a record that was sent again comes late"),
-)
+KNOWN: tuple[Open, ...] = (Open("key_order", "", "the first copy of a record that was sent again comes late"),)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ BROKER_PORT = 8123
 INDEX_MSG_UNIT_SIZE = 28  # bytes of one index entry; every position is a multiple of it
 STORE_PARTITION_BASE = 10000  # partition id = store id * 10000 + number within the store
 
+MAX_TOPICS = 1024  # that a producer may declare at the master (wire: PBParameterUtils.checkProducerTopicList)
 MAX_CLIENT_ID = 1024  # characters of client ids and group names
 DEFAULT_MAX_MESSAGE_SIZE = 1024 * 1024  # bytes, unless the master reports another limit
 MESSAGE_SIZE_SLACK = 10240  # bytes over its limit that the broker accepts, for the attributes
