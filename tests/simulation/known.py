@@ -18,12 +18,7 @@ class Open(NamedTuple):
     defect: str
 
 
-KNOWN: tuple[Open, ...] = (
-    Open("errors_explained", "Booked topic's count over max", "a process registers each topic that it ever wrote to"),
-    Open("stored_once", "was switched on", "effectivelyOnce switched on while a batch is unfinished"),
-    Open("stored_once", r"of stage (\d+) in .*of stage (?!\1)\d+", "an attempt of an earlier stage goes on to flush"),
-    Open("key_order", "", "the first copy of a record that was sent again comes late"),
-)
+KNOWN: tuple[Open, ...] = (Open("key_order", "", "the first copy of a record that was sent again comes late"),)
 
 
 @lru_cache(maxsize=4096)

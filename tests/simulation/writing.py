@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
+from unittest import mock
 
 from tests.simulation.connector import Row, RowSource, TubeMQSink, TubeMQSource, batch_write
 from tests.simulation.operated import OperatedSchedule, Possible, some_options
@@ -20,6 +21,7 @@ from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Killed
 from tests.simulation.writing_promises import Attempt, Origin, Plan, Writing
 from tests.without_spark.sink import Cells
+from tubemq_spark.client.cluster import producer_session
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.errors import (
@@ -31,12 +33,14 @@ from tubemq_spark.errors import (
     ServerError,
     TubeMQError,
 )
+from tubemq_spark.protocol.constants import MAX_TOPICS
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.testing import request_checks
 
 QUERY_ID = "00000000-0000-4000-8000-000000000001"
 DEAD, FROM = "dead", "s"
+_MOST_TOPICS = "testing.request_checks", "_MAX_TOPICS"  # of a session, for the master and then also for clients
 _HORIZONS = {0.0: 7.0, 1.0: 8.0, 2.0: 10.0, 15.0: 40.0, 70.0: 150.0}  # seconds, by the interval of the trigger
 _MOST_THREADS = 12  # of a process: a task, the heartbeats, and a connect to each server in the background
 _MOST_SOCKETS = 9  # of a process: two for each server, and those that are being closed
@@ -89,7 +93,7 @@ class WritingSchedule(OperatedSchedule):
         FencedError: frozenset({"repeated", "speculation", "zombie", "clock"}),
         PartitionOccupiedError: _LATE,
         PositionMovedError: _LATE | {"deleted"},
-        ConfigError: frozenset({"closed", "tasks", "crash", "deleted"}),
+        ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
         ServerError: frozenset({"closed"}),
     }
     CLIENTS = "producers"
@@ -127,7 +131,7 @@ class WritingSchedule(OperatedSchedule):
         setting.knobs = turn_knobs(r, KNOBS)
         setting.config = replace(setting.config, **r.choice(_TOKENS))
         if what == "many topics":
-            setting.knobs = (*setting.knobs, ("testing.request_checks", "_MAX_TOPICS", 10))
+            setting.knobs = (*setting.knobs, (*_MOST_TOPICS, 10))
         if r.random() < 0.5:  # no more than the brokers keep in memory, in two blocks
             margin = 2 * setting.config.mem_cache_msg_count + 2
             setting.knobs = (*setting.knobs, ("sink.stored_rows_search", "MARGIN", margin))
@@ -147,7 +151,7 @@ class WritingSchedule(OperatedSchedule):
             "equal": r.random() < 0.1,
             "receipts": r.random() < 0.15 and not packed,
             "first": first,
-            "host": "driver host" if what != "many topics" and r.random() < 0.5 else "",  # else one for each run
+            "host": "driver host" if r.random() < 0.5 else "",  # else one for each run
             "feed": sorted((r.random() * horizon, r.randrange(8), r.choice((1, 3, 10))) for _ in range(6)),
         }
         return setting
@@ -235,8 +239,10 @@ class WritingSchedule(OperatedSchedule):
     # -- the actors -----------------------------------------------------------------------------------------------
 
     def play(self) -> Outcome:
+        limits = [value for module, name, value in self.setting.knobs if (module, name) == _MOST_TOPICS]
         try:
-            return super().play()
+            with mock.patch.object(producer_session, "MAX_TOPICS", limits[0] if limits else MAX_TOPICS):
+                return super().play()
         finally:
             if self.receipts is not None:
                 shutil.rmtree(self.receipts, ignore_errors=True)
@@ -411,7 +417,7 @@ class WritingSchedule(OperatedSchedule):
 
     def has_all(self) -> bool:
         if not self.is_copy:
-            return self.checkpoint.committed >= int(self.setting.extra["batches"])
+            return self.checkpoint.committed >= len(self.setting.extra["times"])
         if not self.is_waiting():
             return False
         there = {entry.body for entry in self.writing.entries.values() if entry.copies}
@@ -522,6 +528,8 @@ class WritingSchedule(OperatedSchedule):
         """The operator restarts the query with effectivelyOnce, which it did not have before."""
         if "effectivelyonce" in self.options or self.packed:
             return
+        if self.options.get("stamprows") == "true":
+            self.trouble("switched on")  # "If a run without the option has begun the batch, …"
         self.options["effectivelyonce"] = "true"
         self._restart(planned, "switches effectivelyOnce on")
 

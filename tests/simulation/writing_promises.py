@@ -290,12 +290,12 @@ class Writing:
         live = entry.live
         if len(live) <= max(1, len(entry.rows)):
             return
-        before = sum(copy.attempt is not None and not copy.attempt.once for copy in live)
-        if len(live) <= before:
+        before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
+        if len(live) <= len(before):
             return
         if self._excuse(entry, live) is None:
             copies = "; ".join(map(str, live))
-            on = f", {before} times before effectivelyOnce was switched on" if before else ""
+            on = f", {len(before)} times before effectivelyOnce was switched on" if before else ""
             raise BrokenError(
                 "stored_once",
                 f"{entry} is stored {len(live)} times{on}, and was written {len(entry.rows)} times: {copies}",
@@ -311,6 +311,10 @@ class Writing:
         # "with `spark.speculation`: TubeMQ cannot prevent two attempts … that run at the same time from both writing"
         if any(one.is_speculative for one in attempts):
             return "speculation"
+        # "if the option is switched on while a batch is unfinished that has no stamps: …"
+        before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
+        if before and not any(attempt.stamped for attempt in before):
+            return "switched on"
         # "for a broker that handles a send more than 10 s after it answered another request"
         if any(copy.held_for > LONGEST_SEND for copy in live):
             return "late broker"
@@ -333,6 +337,11 @@ class Writing:
                 continue
             # "no partition of the topic had 16 messages when the batch began"
             if plan.largest < SMALLEST_MARKED:
+                return False
+            # "it is the first batch of a new driver, and only rows name the topic (column `topic`)"
+            if not plan.option_topic and origin[1] == min(
+                number for run, (_, number) in self.plans if run == attempt.run
+            ):
                 return False
             # "the broker of the mark fails meanwhile"
             if self.schedule.broker_failed_since(plan.at):

@@ -26,7 +26,7 @@ def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 
 def test_a_commit_note_is_read_again(tmp_path: object) -> None:
-    note = CommitNote("query", "run", 7, frozenset({"a", "b"}))
+    note = CommitNote("query", "run", 7, ("b", "a"))
     assert read_commit_note("some") == CommitNote()
     write_commit_note("some", note)
     assert read_commit_note("some") == note

@@ -5,19 +5,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.clocks import UseTimings
+from tests.clocks import ManualClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.waiting import wait_until
 from tests.without_spark.sink import Cells, Task, batches, options, schema
+from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.consumer.bookmarks import Bookmark
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.sink.task_attempts import RUN_CACHE
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.task_attempts import RUN_CACHE, WriteTask
+from tubemq_spark.sink.task_mark import TaskMark
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
 
@@ -59,7 +67,7 @@ def task(request: pytest.FixtureRequest, plan: WritePlan) -> Task:
 def attempt(plan: WritePlan, task: Task, rows: Iterable[Cells] = ROWS) -> int:
     """Return how many rows an earlier attempt had stored."""
     with task.running():
-        return write_batches(plan, (batch for row in rows for batch in batches([row], schema(ROWS)))).already_stored
+        return write_batches(plan, (batch for row in rows for batch in batches([row], schema([row])))).already_stored
 
 
 def assert_each_stored_once(cluster: EmbeddedCluster) -> None:
@@ -67,7 +75,7 @@ def assert_each_stored_once(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("begun", [1, 20])
-@pytest.mark.parametrize("rest", [0, 1, 30])
+@pytest.mark.parametrize("rest", [1, 30])
 def test_an_attempt_of_the_earlier_stage_stops(
     cluster: EmbeddedCluster, plan: WritePlan, task: Task, begun: int, rest: int
 ) -> None:
@@ -82,6 +90,54 @@ def test_an_attempt_of_the_earlier_stage_stops(
     with pytest.raises(FencedError, match="Spark has begun another attempt of this task"):
         attempt(plan, task, rows())
     assert_each_stored_once(cluster)
+
+
+def test_an_attempt_of_the_earlier_stage_stops_while_it_flushes(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one key are sent one after the other, so many wait when the other attempt begins."""
+    rows, task, wait = [{**row, "key": b"hot"} for row in ROWS], Task(), Producer._wait
+    raw = options(cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path))
+    plan = plan_write(raw, schema(rows), False).for_tasks()
+    others: list[int] = []
+
+    def wait_for_the_other(producer: Producer) -> None:
+        if not others and bodies_in(cluster).total() > len(EARLIER):
+            others.append(0)
+            others.append(attempt(plan, task.in_repeated_stage(), rows))
+        wait(producer)
+
+    monkeypatch.setattr(Producer, "_wait", wait_for_the_other)
+    slow = cluster.tubemq.on("send_message").delay(0.005)  # so that the task has to wait
+    with slow, pytest.raises(FencedError, match="Spark has begun another attempt of this task"):
+        attempt(plan, task, rows)
+    assert 0 < others[1] < len(ROWS)
+    assert_each_stored_once(cluster)
+
+
+def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt asks whether it may go on before it sends, and waits 2 s for a broker that does not answer."""
+    clock = ManualClock()
+    place = Partition(1, "demo", 0)
+    answers: list[int | None] = [0]
+
+    def exchange(*_: object, within: float) -> int | None:
+        if answers[-1] is None:
+            clock.advance(within)
+        answers.append(None)
+        return answers[-2]
+
+    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    settings = replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock)
+    session = ProducerSession(settings)
+    mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), {place: Bookmark(0, 0, 100 * UNIT)})
+    mark.take()
+    asked = []
+    for _ in range(5):
+        clock.advance(0.5)
+        mark.check()
+        asked.append(len(answers) - 2)
+    assert asked == [0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("is_refused", [True, False])

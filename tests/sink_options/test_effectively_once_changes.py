@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -20,7 +20,7 @@ from tests.sink_options.effectively_once import (
     plan_batch,
     rows,
 )
-from tests.without_spark.sink import Cells, Task
+from tests.without_spark.sink import Cells, Task, Writing, schema
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.sink.commit import Written
@@ -69,6 +69,47 @@ def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixt
     write_tasks(cluster, task.restarted(), fewer, effectivelyOnceUncertain="sendAgain")
     assert "rows of task 2 in topic demo" in caplog.text
     assert sum(bodies_in(cluster).values()) == 12
+
+
+# A run without the option before
+
+
+def write_with_stamps(cluster: EmbeddedCluster, some: Sequence[Cells], task: Task) -> Writing:
+    """Write a batch in a run without `effectivelyOnce`, and do not commit it."""
+    writing = Writing(cluster, schema(some), "demo", streaming=True, stampRows=True)
+    writing.write(some, task)
+    new_workers()
+    return writing
+
+
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+@pytest.mark.parametrize("again", [Task.restarted, lambda task: task.restarted().again()], ids=["first", "second"])
+def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, again: Callable[[Task], Task]) -> None:
+    cluster, task, some = start(), Task(), rows("0", 5)
+    write_with_stamps(cluster, some[:3], task)
+    message = "^task partition 0 of batch 0: 1:demo:0: message .* without a digest.* to sendAgain, "
+    with pytest.raises(ConfigError, match=message):
+        plan_batch(cluster, some).write(some, again(task))
+    assert_each_stored_once(cluster, some[:3])
+
+
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+def test_such_a_batch_may_be_sent_again(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows with digests, of another run with the option before, are still found."""
+    cluster, task, some = start(), Task(), rows("0", 5)
+    plan_batch(cluster, some).write(some[:2], task)
+    new_workers()
+    write_with_stamps(cluster, some[2:3], task.restarted())
+    written = plan_batch(cluster, some, effectivelyOnceUncertain="sendAgain").write(some, task.restarted().restarted())
+    assert (written.already_stored, sum(written.rows.values())) == (2, 3)
+    assert "is a row of the batch without a digest" in caplog.text
+
+
+def test_the_option_is_switched_on_between_two_batches(start: Start) -> None:
+    cluster, task, some = start(), Task(), [rows(str(batch), 5) for batch in range(2)]
+    write_with_stamps(cluster, some[0], task).commit([], task.batch)
+    assert plan_batch(cluster, some[1]).write(some[1], task.next().restarted()).already_stored == 0
+    assert_each_stored_once(cluster, *some)
 
 
 # Another name of the checkpoint

@@ -21,10 +21,13 @@ from tests.sink_options.effectively_once import (
     rows,
 )
 from tests.without_spark.sink import Cells, Task, batches, options, schema
+from tubemq_spark.client.cluster import producer_session
 from tubemq_spark.client.consumer.bookmarks import plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import DataLossError
+from tubemq_spark.sink import commit as sink_commit
 from tubemq_spark.sink.task_attempts import read_commit_note
+from tubemq_spark.testing import request_checks
 
 
 def write(
@@ -88,7 +91,22 @@ def test_a_deleted_topic_is_forgotten(start: Start) -> None:
     cluster.tubemq.delete_topic("rare")
     for batch in (1, 2):
         task = write(cluster, task, rows(str(batch), 4, topic="often"), None)
-    assert read_commit_note(group_of(cluster)).topics == {"often"}
+    assert read_commit_note(group_of(cluster)).topics == ("often",)
+
+
+def test_a_query_may_write_to_ever_new_topics(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver asks for the bookmarks of the topics that it wrote to last, and for no more than a master takes."""
+    monkeypatch.setattr(request_checks, "_MAX_TOPICS", 4)
+    monkeypatch.setattr(producer_session, "MAX_TOPICS", 4)
+    monkeypatch.setattr(sink_commit, "_MAX_NOTED", 3)
+    days = [f"day{number}" for number in range(9)]
+    cluster, task = start("always", *days), Task()
+    for day in days:
+        task = write(cluster, task, [*rows(day, 2, topic="always"), *rows(day, 2, topic=day)], None)
+    assert read_commit_note(group_of(cluster)).topics == ("always", "day8", "day7")
+    task = write(cluster, task.restarted(), rows("week", 1, topic=days[0]), None)
+    write(cluster, task, [row for day in days for row in rows("month", 1, topic=day)], None)
+    assert bodies_in(cluster).total() == 9 * 4 + 1 + 9
 
 
 @pytest.mark.parametrize("topic", ["demo", None], ids=["option", "column"])

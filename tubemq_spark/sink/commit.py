@@ -18,12 +18,16 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
+from tubemq_spark.protocol.constants import MAX_TOPICS
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.options import EffectivelyOnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
 from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note, write_commit_note
 
 _log = logging.getLogger(__name__)
+
+# Plan and commit ask for the bookmarks of all noted topics. A batch can name others, too, before the master refuses.
+_MAX_NOTED = MAX_TOPICS // 2
 
 
 @dataclass(frozen=True)
@@ -123,15 +127,16 @@ def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: i
         topics.add(options.topic)
     # The topics of earlier batches as well: otherwise the bookmarks lag behind in topics that few batches write to.
     last_commit = read_commit_note(once.group)
-    earlier = set(last_commit.topics)
+    noted = [*sorted(topics), *(topic for topic in last_commit.topics if topic not in topics)]
     try:
         with SESSIONS().lease(options.client) as session:
-            partitions = {topic: _partitions(session, topic) for topic in sorted(earlier | topics)}
-            for topic in earlier - topics:
-                # A closed or deleted topic would make each commit wait.
-                if not any(map(session.lists, partitions[topic])):
-                    del partitions[topic]
-                    earlier.discard(topic)
+            partitions: dict[str, list[Partition]] = {}
+            for topic in noted:
+                found = _partitions(session, topic)
+                # A closed or deleted topic of an earlier batch would make each commit wait.
+                if topic in topics or any(map(session.lists, found)):
+                    partitions[topic] = found
+            noted = list(partitions)
             away_after = options.client.timings.broker_away_after
             for group in filter(None, (once.former_group, once.group)):
                 move_bookmarks(session, group, batch, chain(*partitions.values()), within=away_after)
@@ -139,7 +144,7 @@ def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: i
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("[bookmarks-not-moved] %s: cannot move all bookmarks: %s", _name(batch), error)
     note = CommitNote(written[0].id, written[0].run, batch) if written else last_commit
-    write_commit_note(once.group, replace(note, topics=frozenset(earlier | topics)))
+    write_commit_note(once.group, replace(note, topics=tuple(noted[:_MAX_NOTED])))
 
 
 def _partitions(session: ProducerSession, topic: str) -> list[Partition]:

@@ -74,11 +74,7 @@ class Deduplicator:
         return frozenset(self._stored)
 
     def match(self, topic: str, row: int, digest: str) -> tuple[int, RecordMetadata | None]:
-        """Return the row number for the stamp, and where the row is stored if an earlier attempt has stored it.
-
-        Raise `FencedError` if a later attempt of the task has begun.
-        """
-        self._mark.check()
+        """Return the row number for the stamp, and where the row is stored if an earlier attempt has stored it."""
         if not self._stored and self._mark.take():
             self._earlier = EarlierAttempts.IN_THIS_RUN
         if topic not in self._stored:
@@ -118,10 +114,6 @@ class Deduplicator:
         self.earlier_tasks[topic] = frozenset(stored.tasks)
         return stored.of(self._task.partition) if self._task.partition in stored.tasks else None
 
-    def check_attempt(self) -> None:
-        """Raise `FencedError` if a later attempt of the task has begun: rows that are not sent yet are its rows now."""
-        self._mark.check()
-
     def finish(self) -> None:
         """Check, when all rows are stored, that each row of an earlier attempt was a row of this attempt too.
 
@@ -158,12 +150,14 @@ class Deduplicator:
         if missing := [one for one in partitions if one not in answered]:
             raise TransportError(f"the broker of {missing[0]} does not answer")
 
+    def check_attempt(self) -> None:
+        self._mark.check()
+
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[object]
     ) -> Mapping[object, RecordMetadata]:
         # The bookmark was read before this attempt has sent anything, so its messages are behind the end of that time.
         since = self._bookmarks.known[partition].end if start is None else start
-        self._mark.check()
         found: dict[object, RecordMetadata] = {}
         origin = self._task.origin
         try:

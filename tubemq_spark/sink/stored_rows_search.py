@@ -149,8 +149,8 @@ class StoredRowsSearch:
     def rows_in(self, topic: str, *, of_all_tasks: bool) -> StoredRows:
         """Return the batch's rows in `topic`: of all tasks, or only of this task, which this run attempts again.
 
-        Raise `ConfigError` if the topic has too many messages to read, `DataLossError` if retention may have removed
-        rows, and otherwise as `scan_partition`.
+        Raise `ConfigError` if the topic has too many messages to read, or if a run without `effectivelyOnce` has begun
+        the batch, `DataLossError` if retention may have removed rows, and otherwise as `scan_partition`.
         """
         ends = self._bookmarks_after_settling(topic, 1 if of_all_tasks else _SETTLING_AFTER_FAILURE)
         self._bookmarks.known = known = {**ends, **self._bookmarks.known}
@@ -169,10 +169,10 @@ class StoredRowsSearch:
         for partition, bookmark in system.randomizer.sample(list(ends.items()), len(ends)):
             try:
                 self._collect(partition, since[partition], bookmark.end, stored, of_all_tasks)
-            except DataLossError as loss:
+            except (DataLossError, ConfigError) as problem:
                 if self._options.fails_when_uncertain:
                     raise
-                self._report_uncertain(loss)
+                self._report_uncertain(problem)
         return stored
 
     def _bookmarks_after_settling(self, topic: str, times: int) -> Bookmarks:
@@ -191,12 +191,16 @@ class StoredRowsSearch:
 
     def _collect(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
         search = _PartitionSearch(partition, self._task, self._options.max_offsets, self.scan)
+        without_digest: ScannedMessage | None = None
         try:
             for stamp, message in search.messages(since, end):
                 task, digest = stamp.origin.partition, stamp.digest
-                assert digest is not None
                 stored.tasks.add(task)
-                if of_all_tasks or task == self._task.partition:
+                if not (of_all_tasks or task == self._task.partition):
+                    continue
+                if digest is None:
+                    without_digest = message
+                else:
                     where = RecordMetadata(partition, message.message_id, message.position, None)
                     stored.add(task, stamp.row, digest, where)
         except DataLossError as loss:
@@ -205,6 +209,12 @@ class StoredRowsSearch:
                 raise
             _log.info("%s; but no attempt of the batch had begun before this run", loss)
             self._collect(partition, bookmark.end, end, stored, of_all_tasks)
+        if without_digest is not None:
+            raise ConfigError(
+                f"{partition}: message {without_digest.message_id} is a row of the batch without a digest. A run "
+                "without 'effectivelyOnce' has begun the batch, so it is unknown which rows are stored. Let such a run "
+                "finish the batch, and stop it between two batches before you switch the option on"
+            )
 
     def scan(
         self,
@@ -293,9 +303,11 @@ class _PartitionSearch:
                 continue
             if stamp.origin.batch < batch:
                 self._has_met_earlier_batch = self._has_met_earlier_batch or not has_met_batch
-            elif stamp.origin.batch == batch and stamp.digest is not None:
+            elif stamp.origin.batch == batch:
                 has_met_batch = True
-                self._first = self._first or message
+                # A run without `effectivelyOnce` had no bookmarks, so the first messages without digest tell nothing.
+                if stamp.digest is not None:
+                    self._first = self._first or message
                 yield stamp, message
 
     def _is_before(self, stop: int, start: int) -> bool:

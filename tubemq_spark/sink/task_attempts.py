@@ -6,7 +6,7 @@ batch of its run. Two sources prove that a batch is not the first one of its run
 
 * The note of the last commit. Spark ends Python workers that are idle for a minute, so no worker can rely on what an
   earlier one knew. The plan and the commit of a stream run in workers of the driver, which see its block manager
-  folders. Each commit leaves a small file there: the run, the batch, and the topics that the query has written to.
+  folders. Each commit leaves a small file there: the run, the batch, and the topics that the query wrote to last.
   Without such a folder, the file is in the user's own folder within the system's temporary folder. A missing or old
   note only makes the next batch search for attempts that do not exist.
 * What this worker process has seen of the run.
@@ -97,7 +97,8 @@ def earlier_attempts(task: WriteTask, last_commit: CommitNote | None) -> Earlier
 
 @dataclass(frozen=True)
 class CommitNote:
-    """What the last commit has noted: `run` of the query `id` has committed `batch`; the query has written to `topics`.
+    """What the last commit has noted: `run` of the query `id` has committed `batch`; the query has written to `topics`,
+    to the first of them last.
 
     The defaults are those of a query that has committed nothing.
     """
@@ -105,7 +106,7 @@ class CommitNote:
     id: str | None = None
     run: str | None = None
     batch: int = -1
-    topics: frozenset[str] = frozenset()
+    topics: tuple[str, ...] = ()
 
     def is_before(self, task: WriteTask) -> bool:
         """Return True if the same run has committed an earlier batch than that of `task`."""
@@ -119,7 +120,7 @@ def read_commit_note(group: str) -> CommitNote:
         return CommitNote()
     try:
         content = json.loads(file.read_bytes())
-        return CommitNote(content["id"], content["run"], content["batch"], frozenset(content["topics"]))
+        return CommitNote(content["id"], content["run"], content["batch"], tuple(content["topics"]))
     except OSError:
         return CommitNote()
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -132,7 +133,7 @@ def write_commit_note(group: str, note: CommitNote) -> None:
     file = _note_file(group)
     if file is None:
         return
-    content = {"id": note.id, "run": note.run, "batch": note.batch, "topics": sorted(note.topics)}
+    content = {"id": note.id, "run": note.run, "batch": note.batch, "topics": note.topics}
     fresh = file.with_suffix(f".{system.process_id()}")
     try:
         fresh.write_text(json.dumps(content), "utf-8")

@@ -74,11 +74,11 @@ class TaskMark:
         """Raise `FencedError` if another attempt has replaced the mark. Ask the broker if the last proof is too old."""
         if self._mark is None:
             return
-        now = self._clock.monotonic()
-        if now - self._proven_at < self._session.settings.timings.task_mark_max_age:
+        if self._clock.monotonic() - self._proven_at < self._session.settings.timings.task_mark_max_age:
             return
-        self._proven_at = now
         found = self._exchange(None)
+        # After the answer: the task waits for a broker that is slow, and must be able to send before it asks again.
+        self._proven_at = self._clock.monotonic()
         if found != self._mark and found in self._marks:
             raise FencedError(
                 f"task partition {self._task.partition} of batch {self._task.batch}: Spark has begun another attempt "

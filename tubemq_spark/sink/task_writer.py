@@ -160,7 +160,6 @@ class TaskWriter:
                     if not producer.has_failed:
                         self._flush_before(producer, error)
                     raise
-                self._check_attempt()
                 stored = producer.flush()
             if self._deduplicator is not None:
                 self._deduplicator.finish()
@@ -267,16 +266,11 @@ class TaskWriter:
         try:
             if self._packs is not None:
                 self._packs.send_all()
-            self._check_attempt()
             producer.flush()
         except TubeMQError as cause:
             text = str(error).removesuffix(ADVICE)
             advice = str(error)[len(text) :]
             raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
-
-    def _check_attempt(self) -> None:
-        if self._deduplicator is not None:
-            self._deduplicator.check_attempt()
 
     def _add_receipt(self, record: PendingRecord, stored: RecordMetadata) -> None:
         assert self._receipts is not None

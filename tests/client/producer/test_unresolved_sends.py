@@ -67,6 +67,9 @@ class StoreLookup:
             self.unanswered -= 1
             raise TransportError(f"nobody answers for {partitions[0]}")
 
+    def check_attempt(self) -> None:
+        """No other attempt runs."""
+
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[Any]
     ) -> Mapping[RecordId, RecordMetadata]:

@@ -7,7 +7,7 @@ registry only adds to its `cluster`, and knows by when (`complete_by`) a topic t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,6 +121,16 @@ class TopicRegistry:
         """Add what another session knows."""
         self.listed = {**known.listed, **self.listed}
         self.cluster = known.cluster.with_more(self.cluster.brokers, self.cluster.layouts.values())
+
+    def keep_listed(self, topics: Collection[str]) -> None:
+        """Drop all other topics from the last list, because the next one will not have them."""
+        self.listed = {key: layout for key, layout in self.listed.items() if layout.topic in topics}
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Drop the partitions of all other topics."""
+        layouts = {key: layout for key, layout in self.cluster.layouts.items() if layout.topic in topics}
+        if len(layouts) < len(self.cluster.layouts):
+            self.cluster = Cluster(self.cluster.brokers, layouts)
 
     def forget_unlisted(self) -> None:
         """Drop the partitions that the last list does not have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import count
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
 from tubemq_spark.client.cluster.master_client import HOST, MasterSession
@@ -12,7 +13,14 @@ from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
-from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, MESSAGE_SIZE_SLACK, UNKNOWN_ID, Framing, Method
+from tubemq_spark.protocol.constants import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    MAX_TOPICS,
+    MESSAGE_SIZE_SLACK,
+    UNKNOWN_ID,
+    Framing,
+    Method,
+)
 from tubemq_spark.protocol.frame import max_body_size
 from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
@@ -41,12 +49,18 @@ class NotListedError(ConfigError):
 
 
 class ProducerSession(MasterSession):
-    """A producer at the master: topics that accept messages, their partitions, and how long a message may be."""
+    """A producer at the master: topics that accept messages, their partitions, and how long a message may be.
+
+    It declares the topics that were added last, as many as a master takes. The partitions of a topic that it does not
+    declare any more stay known as long as somebody uses the session.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings, "producer")
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self._topics: frozenset[str] = frozenset()
+        self._uses = count()
+        self._last_use: dict[str, int] = {}  # of each topic
         self._broker_check_sum = -1
         self._config_id = UNKNOWN_ID
 
@@ -57,10 +71,11 @@ class ProducerSession(MasterSession):
         answers.
         """
         wanted = frozenset(topics)
+        self._last_use.update(dict.fromkeys(wanted, next(self._uses)))
         if wanted <= self._topics and not self.cluster.missing(wanted):
             return  # without the lock, because a heartbeat to a silent master may hold it for long
         with self._lock:
-            self._topics |= wanted
+            self._declare(wanted)
             try:
                 self._master.retry(self._list_topics)
                 if self.cluster.missing(wanted):  # a master may list a topic one heartbeat after the one that names it
@@ -86,12 +101,13 @@ class ProducerSession(MasterSession):
 
         Topics that the answer lacks are not added. Raises as `add_topics`, except `TransportError`.
         """
+        self._last_use.update(dict.fromkeys(known.topics, next(self._uses)))
         if known.topics <= self._topics and not self.cluster.missing(known.topics):
             return
         within = min(self.settings.timings.known_topics_timeout, self.settings.rpc_timeout)
         try:
             with self._locked_within(within), self._master.hurry(within):
-                self._topics |= known.topics
+                self._declare(known.topics)
                 try:
                     self._list_topics()
                 finally:
@@ -105,10 +121,29 @@ class ProducerSession(MasterSession):
             )
             with self._lock:
                 self._registry.adopt(known)
-                self._topics |= known.topics
+                self._declare(known.topics)
                 self.max_message_size = known.max_message_size
                 self.token.value = known.visit_token
         self._start_heartbeat(self._heartbeat)
+
+    def _declare(self, topics: frozenset[str]) -> None:
+        """Declare `topics` from now on. If a master does not take so many, drop those whose last use is longest ago:
+        it would refuse all requests of this session."""
+        self._topics |= topics
+        excess = len(self._topics) - MAX_TOPICS
+        if excess > 0:
+            uses = self._last_use  # other threads add to it without the lock
+            self._topics -= frozenset(sorted(self._topics - topics, key=lambda topic: uses.get(topic, 0))[:excess])
+            self._last_use = {topic: uses.get(topic, 0) for topic in self._topics}
+            self._registry.keep_listed(self._topics)
+
+    def forget_unused(self) -> None:
+        """Forget the partitions of topics that are not declared any more. Nobody may use the session meanwhile."""
+        if self._lock.acquire(blocking=False):  # a heartbeat to a silent master may hold it for long
+            try:
+                self._registry.keep(self._topics)
+            finally:
+                self._lock.release()
 
     def find_partition(self, partition: Partition) -> bool:
         """Ask again and return True if `partition` of an added topic exists. Repeat while the master's lists may be

@@ -112,6 +112,8 @@ class ProducerSessions:
             if self._stop_watching is None:
                 self._stop_watching = HEARTBEAT().keep(self.close_idle, settings.timings.heartbeat_period)
             entry = self._entries[settings]
+            if not entry.users:
+                entry.session.forget_unused()
             entry.users += 1
         try:
             yield entry.session

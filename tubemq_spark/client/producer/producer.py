@@ -74,6 +74,7 @@ class Producer:
         self._session = self._leases.enter_context(SESSIONS().lease(settings))
         shared = SESSIONS().shared(settings)
         self._queue = SendQueue(max_bytes)
+        self._lookup = lookup
         self._partitioner = Partitioner(self._session, shared.health, lookup)
         self._targets = SendTargets(self._session)
         self._sender = Sender(settings, shared.attempts, max_in_flight)
@@ -259,6 +260,8 @@ class Producer:
         before = queue.waiting
         if not before:
             return False
+        if self._lookup is not None:
+            self._lookup.check_attempt()
         self._update_partitioner()
         self._targets.renew()
         self._connect()

@@ -37,6 +37,10 @@ class RecordLookup(Protocol):
         """Ask the broker of `partitions`, which all have the same one, for an answer. Raise `TransportError` if it
         gives none."""
 
+    def check_attempt(self) -> None:
+        """Raise `FencedError` if a later attempt of the task has begun: records that are not sent yet are its records
+        now. The producer calls this whenever it is about to send records, also during back-pressure and flush."""
+
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[RecordId]
     ) -> Mapping[RecordId, RecordMetadata]:
