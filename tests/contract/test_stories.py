@@ -150,10 +150,15 @@ def test_a_second_query_of_the_group_is_refused_and_harms_nobody(cluster: Cluste
 
 def test_a_batch_read_leaves_the_group_where_it_was(cluster: Cluster, group: str) -> None:
     topic = cluster.new_topic("three")
-    fill(cluster, topic, 100)
-    Stream(cluster, topic, tubemq_group=group).run()
+    sent = fill(cluster, topic, 100)
+    stream = Stream(cluster, topic, tubemq_group=group)
+    stream.run()
     before = positions(cluster, group, topic)
-    fill(cluster, topic, 100)
+    with stream.running() as run:
+        run.latest()
+        sent += fill(cluster, topic, 100)
+        assert sorted(bodies(read_batch(cluster, topic, tubemq_group=group))) == sorted(sent)
+    assert positions(cluster, group, topic) == before
     for start in ("earliest", "group"):
         read_batch(cluster, topic, tubemq_group=group, startingOffsets=start)
         assert positions(cluster, group, topic) == before

@@ -29,7 +29,7 @@ from tests.soak.flatness import compare
 from tests.soak.ledger import Ledger
 from tests.soak.outputs import OutputReader
 from tests.soak.programs import Program, Query, producer
-from tests.soak.samples import QUANTITIES, Sampler
+from tests.soak.samples import QUANTITIES, Sampler, unclaimed
 from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from tests.soak.timetable import Timetable, timetable
 from tests.spark.queries import TOO_LATE
@@ -135,7 +135,9 @@ class Run:
 
     def _verdict(self, tubemq: SoakTubeMQ, queries: dict[str, Query], outputs: OutputReader) -> report.Verdict:
         plan = self._plan
-        comparisons = compare(report.read_lines(self._folder / report.SAMPLES), QUANTITIES, plan.first, plan.last)
+        samples = report.read_lines(self._folder / report.SAMPLES)
+        comparisons = compare(samples, QUANTITIES, plan.first, plan.last)
+        self._problems += unclaimed(samples, report.read_lines(self._folder / report.FAULTS))
         findings = {name: self._ledger.finding(name) for name in OUTPUTS}
         ends = {name: query.own_ends() for name, query in queries.items()}
         removed = tubemq.removed(INPUT)

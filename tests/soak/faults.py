@@ -44,7 +44,6 @@ class Faults:
         self._clock = clock
         self._is_copied = is_copied
         self._chance = chance
-        self._committed_at_start = 0
 
     def happen(self, kind: str) -> str:
         """Let a fault happen, and return a description."""
@@ -58,13 +57,12 @@ class Faults:
 
     def _kill_driver(self) -> str:
         """Only after a commit since the last start: else the query would fall behind retention."""
-        self._wait_for_progress()
+        wait_for(lambda: self._killed.has_progressed, "a micro-batch of the killed query")
         what = self._chance.choice(["all processes", "the Java process"])
         if what == "all processes":
             self._killed.kill()
         else:
             self._killed.kill_java()
-        self._committed_at_start = self._killed.committed()
         self._killed.start()
         return f"driver killed: {what}"
 
@@ -100,6 +98,3 @@ class Faults:
         self._tubemq.start_broker(broker_id)
         self._producer.ask("resume")
         return f"broker {broker_id} killed"
-
-    def _wait_for_progress(self) -> None:
-        wait_for(lambda: self._killed.committed() > self._committed_at_start, "a micro-batch of the killed query")

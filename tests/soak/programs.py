@@ -141,10 +141,12 @@ class Query(Program):
         self.checkpoint = folder / f"checkpoint-{name}"
         self.local = folder / f"local-{name}"
         self.ends = folder / f"{name}-ends.jsonl"
+        self.group = f"soak_{name}"
+        self._committed_at_start = 0
         given = {
             "source": {
                 "tubemq.master": tubemq.master,
-                "tubemq.group": f"soak_{name}",
+                "tubemq.group": self.group,
                 "subscribe": INPUT,
                 "startingOffsets": "earliest",
                 "maxPartitionsPerTask": "2",
@@ -162,6 +164,15 @@ class Query(Program):
             "ends": str(self.ends),
         }
         super().__init__(name, "tests.soak.copy_query", given, folder, clock.environment())
+
+    def start(self) -> None:
+        self._committed_at_start = self.committed()
+        super().start()
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether it has committed a micro-batch since its last start, so that it holds its partitions."""
+        return self.committed() > self._committed_at_start
 
     def committed(self) -> int:
         """Return how many micro-batches are committed, by the number of the last one."""

@@ -10,24 +10,26 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests.real.admin import AdminError
 from tests.real.jars import tool
-from tests.soak.flatness import Quantity
+from tests.soak.flatness import Quantity, Sample
 from tests.soak.ledger import Ledger
 from tests.soak.outputs import OutputReader
 from tests.soak.programs import Query, runs_tasks
-from tests.soak.servers import SoakTubeMQ
+from tests.soak.servers import PARTITIONS, SoakTubeMQ
+from tubemq_spark.client.timings import DEFAULT_TIMINGS
 
 PERIOD = 5.0  # seconds
 _HEAP_PERIOD = 30.0  # seconds between two garbage collections of a Java process
 _JCMD = 60.0  # seconds
 _MB = 1e6
+_CLAIMED_AGAIN = DEFAULT_TIMINGS.heartbeat_period + DEFAULT_TIMINGS.reader_close_timeout + PERIOD  # s after a start
 _ESTABLISHED = "01"
 _USED = re.compile(r"(?:generation|heap|region\w*).*?used (\d+)K")
 
@@ -51,7 +53,7 @@ QUANTITIES = (
     ),
     *(Quantity(f"{query}.heap", "MB", f"`{query}`: Java heap after a collection") for query in ("steady", "killed")),
     Quantity("connections", "", "connections to master and brokers", True),
-    # A query holds claims only while it plans and reads a micro-batch, if its trigger has an interval.
+    # Tasks hold claims only while they read, beside those of the drivers.
     Quantity("claims", "", "claims at the brokers, mean", is_count=True, is_mean=True),
     Quantity("registrations", "", "consumers registered at the master", True),
     Quantity("steady.checkpoint", "", "`steady`: files of the checkpoint", True),
@@ -103,7 +105,11 @@ class Sampler:
             found |= self._of_query(query)
         # A server that restarts answers nothing, and the sample has no values of it.
         with suppress(OSError, HTTPException, AdminError):
-            found["claims"] = self._tubemq.claims()
+            claims = self._tubemq.claims()
+            found["claims"] = claims.total()
+            for query in self._queries:
+                if query.has_progressed and not query.own_ends():
+                    found[f"{query.name}.held"] = claims[query.group]
             found["registrations"] = self._tubemq.registrations()
             found["connections"] = connections(self._tubemq.ports())
         with self._outputs.lock:
@@ -131,6 +137,19 @@ class Sampler:
             values[f"{query.name}.{what}"] = sum(len(files) for _, _, files in os.walk(folder))
         values[f"{query.name}.batches"] = query.committed()
         return values
+
+
+def unclaimed(samples: Iterable[Sample], faults: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Describe the samples in which a query that runs does not hold all partitions of its group, unless a broker
+    was stopped or its queries have not sent the next heartbeat."""
+    away = [(fault["at"], fault["until"] + _CLAIMED_AGAIN) for fault in faults if fault["what"].startswith("broker")]
+    return [
+        f"{name.partition(chr(46))[0]} holds {one[name]:g} of {PARTITIONS} partitions at {one['at']:g} s"
+        for one in samples
+        for name in one
+        if name.endswith(".held") and one[name] != PARTITIONS
+        if not any(begin <= one["at"] <= end for begin, end in away)
+    ]
 
 
 def _group(pid: int) -> str:

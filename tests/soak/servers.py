@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from tests.real.cluster import RealTubeMQ
@@ -15,7 +16,7 @@ OUTPUTS = {"steady": "soak_steady", "killed": "soak_killed"}  # by query
 
 _BROKERS = 2
 _STORES = 2  # of each topic on each broker, with one partition: so a read can count the index entries of its range
-_PARTITIONS = _BROKERS * _STORES
+PARTITIONS = _BROKERS * _STORES
 _SEGMENT_SECONDS = 45.0
 _KEPT = "6m"
 _KEPT_IN_A_TRIAL = "2m"  # a restarted query must find the messages behind its bookmarks
@@ -31,7 +32,7 @@ class SoakTubeMQ(RealTubeMQ):
     def __init__(self, folder: Path, rate: float, is_trial: bool) -> None:
         kept = _KEPT_IN_A_TRIAL if is_trial else _KEPT
         spec = TopicSpec(partitions=1, stores=_STORES, delete_policy=f"delete,{kept}", settings=FLUSH_SOON)
-        entries = max(100, round(rate / _PARTITIONS * _SEGMENT_SECONDS))
+        entries = max(100, round(rate / PARTITIONS * _SEGMENT_SECONDS))
         super().__init__(
             topics=dict.fromkeys((INPUT, *OUTPUTS.values()), spec),
             brokers=_BROKERS,
@@ -52,11 +53,12 @@ class SoakTubeMQ(RealTubeMQ):
         addresses = [self.master, *map(self.broker_address, self.broker_ids)]
         return frozenset(int(address.rpartition(":")[2]) for address in addresses)
 
-    def claims(self) -> int:
-        """Return how many partitions clients hold at the brokers, all groups together."""
-        return sum(
-            len(self.broker_admin(broker_id, method="admin_query_consumer_regmap")["dataSet"])
+    def claims(self) -> Counter[str]:
+        """Return how many partitions clients hold at the brokers, by group."""
+        return Counter(
+            str(row["Partition"]).partition(":")[0]  # group:topic:partition
             for broker_id in self.broker_ids
+            for row in self.broker_admin(broker_id, method="admin_query_consumer_regmap")["dataSet"]
         )
 
     def registrations(self) -> int:

@@ -18,7 +18,7 @@ from tests.soak.clock import SteppedClock
 from tests.soak.flatness import FEWEST, Comparison, Quantity, Sample, compare
 from tests.soak.ledger import Ledger, body, number_in
 from tests.soak.report import PLOT, publish, table
-from tests.soak.samples import heap_in
+from tests.soak.samples import heap_in, unclaimed
 from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window, timetable
 
 MEMORY = Quantity("memory", "MB", "memory")
@@ -124,6 +124,16 @@ def test_the_mean_decides_where_most_values_are_zero() -> None:
 @pytest.mark.parametrize("found", [[], samples("memory", 1, 1, FEWEST - 1), samples("memory", 1, 1)[:FEWEST]])
 def test_windows_with_few_samples_are_not_flat(found: list[Sample]) -> None:
     assert not compared(MEMORY, found).is_flat
+
+
+@pytest.mark.parametrize(
+    ("at", "held", "is_missed"), [(50, 4, False), (50, 3, True), (105, 0, False), (125, 0, False), (130, 0, True)]
+)
+def test_a_group_without_all_its_claims_is_found(at: float, held: int, is_missed: bool) -> None:
+    faults = [{"at": 100.0, "until": 110.0, "what": "broker 1 killed"}, {"at": 40.0, "until": 60.0, "what": "clock"}]
+    found = unclaimed([{"at": at, "steady.held": held, "claims": 9}], faults)
+    assert bool(found) == is_missed
+    assert not is_missed or found == [f"steady holds {held} of 4 partitions at {at} s"]
 
 
 def test_figures_are_published_between_the_markers(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import Filter, GreaterThan, GreaterThanOrEqual, In, 
 
 from tests.source_options.conftest import Start
 from tests.testing import raw
-from tests.without_spark.source import Stream, bodies, fill, options, read, read_batch, stored, where
+from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, options, read, read_batch, stored, where
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol import index_search
@@ -87,6 +87,18 @@ def test_broker_returns_only_wanted_message_types(start: Start, served: list[int
     served.clear()
     assert len(read_batch(tubemq, "t")) == 500
     assert sum(served) == 500
+
+
+@pytest.mark.option("filters")
+def test_filters_that_match_nothing_pass_a_backlog_in_few_requests(start: Start) -> None:
+    """The query progresses, and so does the group."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 2000, msg_type="other")
+    stream = Stream(tubemq, "t", filters="wanted", maxOffsetsPerTrigger=1000)
+    with tubemq.on("get_message").count() as fetches:
+        assert stream.run() == [[], []]
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 2000 * UNIT
+    assert 2 <= fetches.fired <= 40
 
 
 @pytest.mark.option("filters")
