@@ -273,6 +273,9 @@ class ReadingSchedule(OperatedSchedule):
         super().calm_down()
         for topic in self.topics:
             self._create_anew(topic, 0)
+            # A query that waits notices a topic that was created anew with as many messages when more come.
+            for number in range(len(self.partitions_of(topic))):
+                self.send(topic, number, 1)
 
     def must_restart(self) -> bool:
         limited = self.options.pop("maxoffsetspertrigger", None) is not None and self.setting.interval > 0.0

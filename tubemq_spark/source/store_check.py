@@ -199,9 +199,13 @@ class StoreCheck:
 
     @property
     def is_too_short(self) -> bool:
-        """Whether the store does not have the batch's last entry."""
+        """Whether the store ends at the batch's last entry or before it. One that begins behind it has lost it to
+        retention, which the readers report."""
         last = self.batch.last_entry
-        return any(result.begin < last or result.is_behind_end for result in self._results_at(last).values())
+        return any(
+            result.begin < last or (result.begin == last and result.is_behind_end)
+            for result in self._results_at(last).values()
+        )
 
     def new_fingerprints(self) -> Iterator[Fingerprint]:
         """Yield a fingerprint of the batch's last message; of its first one, where no fingerprint is near; and, if

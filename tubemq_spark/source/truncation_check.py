@@ -33,7 +33,7 @@ _STORES_AT_ONCE = 128
 
 
 class StoreChangedError(Exception):
-    """A store became shorter while it was checked."""
+    """A store became shorter while it was checked, or may have been replaced."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TruncationCheck:
     ) -> tuple[dict[Partition, int], Fingerprints]:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Return where
         each partition of a truncated store goes on, and the fingerprints of the batch's end. Raise `StoreChangedError`
-        if a store does not reach to the batch's end any more.
+        if a store does not reach to the batch's end any more, or a broker was away meanwhile.
 
         Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
         new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it.
@@ -72,10 +72,10 @@ class TruncationCheck:
         resume_at: dict[Partition, int] = {}
         visitor = self.prober.visitor
         while several := list(islice(batches, _STORES_AT_ONCE)):
-            failures = -1
-            while failures != visitor.failures:  # after an outage the answers may be those of another store
-                failures = visitor.failures
-                checks, results = self._probe(several, empty)
+            failures = visitor.failures
+            checks, results = self._probe(several, empty)
+            if visitor.failures != failures:  # after an outage the answers may be those of another store
+                raise StoreChangedError("a broker did not answer while stores were checked")
             self._evaluate(checks, results, begin, log_ends, found, resume_at)
         return resume_at, {store: marks for store, marks in found.items() if marks}
 

@@ -35,7 +35,7 @@ class Visitor:
         self._broker_of = broker_of
         self._client_id = new_client_id(_ROLE, self.settings.clock)
         self.failures = 0  # visits that failed
-        self._visited: set[Partition] = set()
+        self._visited: dict[Partition, None] = {}
         self._in_the_way: dict[Partition, str] = {}  # the visitor that holds a partition
 
     def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
@@ -57,7 +57,7 @@ class Visitor:
             if partition in self._in_the_way:
                 releases.append(self._release(partition, self._in_the_way.pop(partition)))
             sent += several
-            self._visited.add(partition)
+            self._visited[partition] = None
         outcomes = iter(send_requests(self.settings, [*releases, *sent])[len(releases) :])
         return {partition: [(one, next(outcomes)) for one in several] for partition, several in requests.items()}
 
