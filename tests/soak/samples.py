@@ -26,7 +26,7 @@ from tests.soak.servers import PARTITIONS, SoakTubeMQ
 from tubemq_spark.client.timings import DEFAULT_TIMINGS
 
 PERIOD = 5.0  # seconds
-_HEAP_PERIOD = 30.0  # seconds between two garbage collections of a Java process
+_HEAP_PERIOD = 10.0  # seconds between two garbage collections of a Java process: enough values in a short window
 _JCMD = 60.0  # seconds
 _MB = 1e6
 _CLAIMED_AGAIN = DEFAULT_TIMINGS.heartbeat_period + DEFAULT_TIMINGS.reader_close_timeout + PERIOD  # s after a start
