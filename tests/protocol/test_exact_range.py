@@ -26,7 +26,7 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import exact_range
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.range_state import State
+from tubemq_spark.protocol.range_state import Action, State
 
 
 @settings(max_examples=150)
@@ -122,6 +122,25 @@ def test_refuses_a_reply_to_another_command(name: str) -> None:
     reader.commands()
     with pytest.raises(ProtocolError, match="out of turn"):
         REPLIES[name](reader)
+
+
+def test_an_end_without_any_message_waits_for_the_files() -> None:
+    """A late fetch of another client may have moved the cursor to the end, and messages may be unreadable in memory."""
+    reader = ExactRange(PARTITION, 0, 2 * UNIT, owns_store=True, depth=1)
+    reader.commands()
+    reader.on_seek(0, 2 * UNIT)
+    reader.on_not_found(NotFound.END)
+    assert reader.waits_for_flush == (0, 2 * UNIT)
+    reader.commands()
+    reader.on_roll_back(0)
+    reader.on_flushed_end(2 * UNIT)
+    reader.commands()
+    reader.on_seek(0, 2 * UNIT)
+    reader.on_not_found(NotFound.END)  # the files have no message either
+    assert [one.action for one in reader.commands()] == [Action.ROLL_BACK, Action.SEEK]
+    reader.on_roll_back(0)
+    reader.on_seek(0, 2 * UNIT)
+    assert reader.done
 
 
 def test_refuses_a_fetch_that_begins_between_two_entries() -> None:

@@ -29,6 +29,7 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.constants import Method
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 
 GROUP = "readers"
 _TIMEOUT, _ELAPSED = "tubemq.claim.timeoutms", "tubemq.retry.maxelapsedms"
@@ -132,7 +133,7 @@ class ReadingSchedule(OperatedSchedule):
         self.removed: set[Partition] = set()
         self.left_out: set[str] = set()
         self._strangers = 0
-        self._cut_fetch_at: set[str] = set()  # the servers whose next fetch loses its connection
+        self._slow_fetch_at: dict[str, GroupOffsets] = {}  # servers whose next fetch ends late, without its connection
         for topic in self.topics:
             self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
         for _, *what in extra["first"]:
@@ -224,8 +225,6 @@ class ReadingSchedule(OperatedSchedule):
         return [partition for topic in self.subscribed for partition in self.partitions_of(topic)]
 
     def group_position(self, group: str, partition: Partition) -> int | None:
-        from tubemq_spark.testing.broker.group_offsets import Key
-
         service = self.tubemq.servers.brokers[partition.broker_id].service
         position: int | None = service.offsets.confirmed(Key(group, partition.topic, partition.partition_id))
         return position
@@ -242,8 +241,9 @@ class ReadingSchedule(OperatedSchedule):
         serving = self.world.serving
         if serving is not None and serving.process.name.startswith(("java", "rival")):
             self._excuse_all()
-        if request.method == Method.GET_MESSAGE and serving is not None and serving.server in self._cut_fetch_at:
-            self._cut_fetch_at.remove(serving.server)
+        slow = self._slow_fetch_at.get(serving.server) if serving is not None else None
+        if slow is not None and not slow.delays_next_get:  # this was the fetch; refused ones are not slow
+            del self._slow_fetch_at[serving.server]
             self.world.tell(serving.name, "is cut, and its fetch ends late")
             self.trouble("network")
             serving._transport.reset()
@@ -271,11 +271,15 @@ class ReadingSchedule(OperatedSchedule):
 
     def calm_down(self) -> None:
         super().calm_down()
+        ends = self.reading.logged
         for topic in self.topics:
             self._create_anew(topic, 0)
-            # A query that waits notices a topic that was created anew with as many messages when more come.
-            for number in range(len(self.partitions_of(topic))):
+            for number, partition in enumerate(self.partitions_of(topic)):
                 self.send(topic, number, 1)
+                # A query that waits notices a topic that was created anew with as many messages when more come.
+                store = self.store_of(partition)
+                if store is not None and store.max_offset == ends.get(partition):
+                    self.send(topic, number, 1)
 
     def must_restart(self) -> bool:
         limited = self.options.pop("maxoffsetspertrigger", None) is not None and self.setting.interval > 0.0
@@ -355,8 +359,9 @@ class ReadingSchedule(OperatedSchedule):
 
     def delay_fetch(self, planned: Disturbance) -> None:
         broker_id = self.broker_of(planned)
-        self.tubemq.servers.brokers[broker_id].service.offsets.delay_next_get(1 + planned.number % 2)
-        self._cut_fetch_at.add(f"broker {broker_id}")
+        offsets = self.tubemq.servers.brokers[broker_id].service.offsets
+        offsets.delay_next_get(1 + planned.number % 2)
+        self._slow_fetch_at[f"broker {broker_id}"] = offsets
         if planned.strength < 0.5:
             self.when(_FETCHED, replace(planned, kind="kill worker", moment=_THEN))
 

@@ -121,6 +121,10 @@ class GroupOffsets:
         """Let the next get of the broker move its cursor when `gets` more gets of the group have begun."""
         self._delay_next_get = gets
 
+    @property
+    def delays_next_get(self) -> bool:
+        return self._delay_next_get is not None
+
     def begin_get(self, key: Key) -> int | None:
         """Apply the delayed advances that are due; return by how many gets the advance of this one is delayed."""
         for delayed in self._delayed.get(key, []):
