@@ -144,6 +144,9 @@ class PartitionReader:
                 is_same = not delivered.add(batch) and is_same
         except ValueError:
             is_same = False
+        except DataLossError:
+            self._claim.is_doubtful = True  # this reading has verified nothing
+            raise
         if not is_same or delivered.awaited is not None:
             raise PositionMovedError(
                 f"{self._claim.locator.where}: two readings of [{start}, {end}) differ, because a fetch of an earlier "
