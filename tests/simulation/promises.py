@@ -16,6 +16,7 @@ from tests.simulation.servers import CRASH, DAMAGED, DELETED, RETENTION, Message
 from tubemq_spark.errors import DataLossError, FencedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.testing import ServerConfig
 
 if TYPE_CHECKING:
     from tests.simulation.reading import ReadingSchedule
@@ -214,7 +215,8 @@ class Reading:
         """Return True if other messages took the place of a lost tail before the query looked: it then reports the
         loss, and may not know where it begins (docs/concepts/positions.md, "Brokers that lose their tail")."""
         stored = self.schedule.truth.messages[message.partition.store]
-        return message.lost == CRASH and any(
+        ids_turn = self.schedule.setting.config.message_id_phase != ServerConfig().message_id_phase
+        return (message.lost == CRASH or ids_turn) and any(
             other.position == message.position and other.at >= message.lost_at for other in stored
         )
 
