@@ -205,6 +205,7 @@ class OperatedSchedule(Schedule):
                 )
             world.pass_time(0.5)
         weather = self.setting.weather
+        world.pass_time(max(0.0, self.held_until - world.now))
         world.pass_time(1.0 + (2 * weather.longest if weather.late else 0.0))  # whatever is late arrives
         world.pass_time(0.0 if self.query is None else self.query.interval)  # one more trigger passes
         self.is_finished = True

@@ -195,8 +195,14 @@ class ReadingSchedule(OperatedSchedule):
             pass
         elif isinstance(error, PartitionOccupiedError) and len(self.apps) > 1 and self._may_have_another_id:
             pass  # an earlier run has another id, and its claims must expire
-        elif isinstance(error, FencedError) and self._has_other_attempts and "any more (411" not in str(error):
+        elif (
+            isinstance(error, FencedError)
+            and self._has_other_attempts
+            and ("any more (411" not in str(error) or self.fencing.has_fenced(error))
+        ):
             pass  # the attempt that fenced this one may have failed or been killed
+        elif "CLIENT_INCONSISTENT_FILTERSET" in str(error) and "filters" in self.options and "stranger" in recent:
+            pass  # a Java consumer of the group has no filters
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":
             self.is_unexplained("the query", error)  # the claims of an earlier run expire before that
         elif isinstance(error, TransportError) and _ELAPSED not in self.options and "no master" not in str(error):
