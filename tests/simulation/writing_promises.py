@@ -338,15 +338,21 @@ class Writing:
             # "no partition of the topic had 16 messages when the batch began"
             if plan.largest < SMALLEST_MARKED:
                 return False
-            # "it is the first batch of a new driver, and only rows name the topic (column `topic`)"
-            if not plan.option_topic and origin[1] == min(
-                number for run, (_, number) in self.plans if run == attempt.run
-            ):
+            # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
+            if not plan.option_topic and not self._has_written_before(attempt.run, origin):
                 return False
             # "the broker of the mark fails meanwhile"
             if self.schedule.broker_failed_since(plan.at):
                 return False
         return True
+
+    def _has_written_before(self, run: str, origin: Origin) -> bool:
+        """Return True if an earlier batch of the run had a row that names a topic."""
+        return any(
+            one.run == run and one.origin < origin and not all(map(is_bad, one.bodies))
+            for attempts in self.attempts.values()
+            for one in attempts
+        )
 
     def _check_message(self, entry: Entry, copy: Copy, attributes: Mapping[str, str]) -> None:
         message, packed = copy.message, self.schedule.packed
