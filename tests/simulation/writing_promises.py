@@ -82,7 +82,7 @@ class Attempt:
     most_bytes: int  # in flight
     bodies: frozenset[bytes | None] = field(init=False)
     is_speculative: bool = False  # another attempt of the same stage ran as well
-    meets_earlier_stage: bool = False  # an attempt of an earlier stage ran as well
+    is_of_repeated_stage: bool = False  # another attempt of the stage had an attempt of the task as well
 
     def __post_init__(self) -> None:
         self.bodies = frozenset(row["value"] for row in self.rows)
@@ -190,12 +190,12 @@ class Writing:
         """An attempt has got its rows and begins to write."""
         same = self.attempts[attempt.origin, attempt.task]
         for other in same:
-            if other.run != attempt.run or not other.process.alive or self._of_process[other.process][-1] is not other:
+            if other.run != attempt.run:
                 continue
-            if other.stage == attempt.stage:
+            if other.stage != attempt.stage:  # that of the earlier stage may begin to write when the later one has ended
+                attempt.is_of_repeated_stage = other.is_of_repeated_stage = True
+            elif other.process.alive and self._of_process[other.process][-1] is other:
                 other.is_speculative = attempt.is_speculative = True
-            else:
-                attempt.meets_earlier_stage = other.meets_earlier_stage = True
         same.append(attempt)
         self._of_process[attempt.process].append(attempt)
 
@@ -319,7 +319,7 @@ class Writing:
         if any(copy.held_for > LONGEST_SEND for copy in live):
             return "late broker"
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
-        if any(one.meets_earlier_stage for one in attempts) and not self._could_mark(origin, attempts):
+        if any(one.is_of_repeated_stage for one in attempts) and not self._could_mark(origin, attempts):
             return "no mark"
         # "if a broker crashes within seconds after the query first wrote to a partition, before the broker has stored
         # the bookmark"
@@ -333,7 +333,7 @@ class Writing:
     def _could_mark(self, origin: Origin, attempts: Sequence[Attempt]) -> bool:
         for attempt in attempts:
             plan = self.plans.get((attempt.run, origin))
-            if plan is None or not attempt.meets_earlier_stage:
+            if plan is None or not attempt.is_of_repeated_stage:
                 continue
             # "no partition of the topic had 16 messages when the batch began"
             if plan.largest < SMALLEST_MARKED:
