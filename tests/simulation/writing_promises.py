@@ -192,7 +192,7 @@ class Writing:
         for other in same:
             if other.run != attempt.run:
                 continue
-            if other.stage != attempt.stage:  # that of the earlier stage may begin to write when the later one has ended
+            if other.stage != attempt.stage:  # the one of the earlier stage may begin to write last
                 attempt.is_of_repeated_stage = other.is_of_repeated_stage = True
             elif other.process.alive and self._of_process[other.process][-1] is other:
                 other.is_speculative = attempt.is_speculative = True
