@@ -350,7 +350,7 @@ class WritingSchedule(OperatedSchedule):
             most_bytes=int(options.get("tubemq.producer.maxinflightbytes", MAX_BYTES)),
         )
         self.writing.begun(attempt)
-        if attempt.meets_earlier_stage:
+        if attempt.is_of_repeated_stage:
             self.trouble("repeated")
         if attempt.is_speculative:
             self.trouble("speculation")
