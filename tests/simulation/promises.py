@@ -158,6 +158,14 @@ class Reading:
         counted = self._offset(batch).counted
         return counted is not None and partition.broker_id in counted.get(partition.topic, ())
 
+    def removal_reported(self) -> None:
+        """A partition that the query names and that leaves the offsets was reported as removed."""
+        gone = {report.partition for report in self.reports if report.whole}
+        for number in range(1, len(self.checkpoint.offsets)):
+            for partition in self._positions(number - 1).keys() - self._positions(number).keys() - gone:
+                if partition.topic not in self.schedule.left_out:
+                    raise BrokenError("loss_reported", f"{partition} left the query, and its removal was not reported")
+
     def rows_exact(self) -> None:
         """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
         starts, ends = self.starts, self.ends
