@@ -133,6 +133,14 @@ def test_a_topic_chooses_the_source_of_a_query(
     assert [line["new"] for line in run("offsets", "set", group, topic, *command).json] == [28]
 
 
+def test_the_sources_of_a_checkpoint_have_names(topic: str, run: Run, group: str, tmp_path: Path) -> None:
+    """Spark 4.2 and later write them with the second version of the offset log."""
+    sources = [f"kafka:{KAFKA}", f"idle:{NOTHING}", f"clicks:{offset({topic: {'1:0': 28}})}"]
+    folder = checkpoint(tmp_path, sources, version="v2")
+    done = run("offsets", "set", group, "--checkpoint", folder, "--yes", "--json")
+    assert [(line["topic"], line["new"]) for line in done.json] == [(topic, 28)]
+
+
 def test_the_group_of_a_running_query_is_not_set(
     named: Cluster, topic: str, run: Run, group: str, tmp_path: Path
 ) -> None:
@@ -147,7 +155,7 @@ def test_the_group_of_a_running_query_is_not_set(
     ("sources", "version", "part"),
     [
         (None, "v1", "commits has no committed batch"),
-        (["1:0"], "v2", "offsets/0 is missing or no offsets of version v1"),
+        (["1:0"], "v3", "offsets/0 is missing or no offsets of version v1 or v2"),
         ([KAFKA, NOTHING], "v1", "has read nothing of TubeMQ"),
         (
             [{"elsewhere": {"1:0": 0}}],

@@ -2,7 +2,7 @@
 """Reads from the checkpoint of a streaming query what the query has committed.
 
 Spark writes a file `commits/N` when batch N is committed. Its file `offsets/N` says where the batch ends: the line
-`v1`, a line of settings, then one line for each source of the query.
+`v1`, a line of settings, then one line for each source of the query. In `v2` each begins with the source's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tubemq_spark.sink.output_dir import OutputDir
 from tubemq_spark.source.offset import Positions, StreamOffset
 
 _OPTION = "--checkpoint"
-_VERSION = "v1"
+_VERSIONS = "v1", "v2"
 _KEYS = {"v", "query", "offsets"}  # that distinguish this source's offsets from those of other sources
 
 
@@ -35,12 +35,13 @@ def committed_positions(location: str, topic: str | None) -> Mapping[Partition, 
     name = f"offsets/{max(batches)}"
     content = folder.read(name)
     lines = [] if content is None else content.to_pybytes().decode("utf-8", "replace").splitlines()
-    if not lines or lines[0] != _VERSION:
+    if not lines or lines[0] not in _VERSIONS:
         raise ConfigError(
-            f"{_OPTION}: {folder.shown(name)} is missing or no offsets of version {_VERSION}. Give the positions "
-            "instead: BROKER:PARTITION=PLACE"
+            f"{_OPTION}: {folder.shown(name)} is missing or no offsets of version {' or '.join(_VERSIONS)}. Give the "
+            "positions instead: BROKER:PARTITION=PLACE"
         )
-    sources = list(_sources(lines[2:]))
+    has_names = lines[0] == "v2"
+    sources = list(_sources([line.partition(":")[2] for line in lines[2:]] if has_names else lines[2:]))
     chosen = [one for one in sources if topic is None or topic in _topics(one)]
     if len(chosen) != 1:
         raise ConfigError(f"{_OPTION}: {_problem(sources, chosen, topic)}")
