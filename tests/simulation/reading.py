@@ -338,6 +338,7 @@ class ReadingSchedule(OperatedSchedule):
         self.world.tell("administrator", f"deletes topic {topic} and creates it anew")
         self.trouble("deleted")
         self.removed.update(self.partitions_of(topic))
+        self._excuse_all()  # brokers remember the group's position
         self.tubemq.delete_topic(topic)
         self.note_losses(DELETED)
         # Brokers need more than a second to remove a topic.
