@@ -14,6 +14,7 @@ from tests.simulation.schedule import Disturbance, Schedule, Setting, make_unres
 from tests.simulation.servers import CRASH, DELETED, RETENTION
 from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery
 from tests.simulation.world import Call, Killed
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 
@@ -212,7 +213,8 @@ class OperatedSchedule(Schedule):
                 )
             world.pass_time(0.5)
         weather = self.setting.weather
-        world.pass_time(max(0.0, self.held_until - world.now))
+        if self.held_until > world.now:
+            world.pass_time(self.held_until - world.now + Timings().max_poll_interval)
         world.pass_time(1.0 + (2 * weather.longest if weather.late else 0.0))  # whatever is late arrives
         world.pass_time(0.0 if self.query is None else self.query.interval)  # one more trigger passes
         self.is_finished = True

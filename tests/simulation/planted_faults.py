@@ -249,8 +249,8 @@ READING = (
         "replaced_messages_delivered",
         "a loss between the planning of a micro-batch and its reading fails the run",
         READER,
-        "        if not is_intact:",
-        "        if False:",
+        "may_be_replaced(ids, last_id) and not self._has_mark(ids.mark)",
+        "False",
         "reading",
         (
             "loss_reported",

@@ -305,15 +305,14 @@ class Group:
         self._check_limit("group_not_ahead")
 
     def _check_limit(self, invariant: str) -> None:
-        ends, starts, left = self.reading.ends, self.reading.starts, self.reading.left
+        ends, starts = self.reading.ends, self.reading.starts
         for partition in self.partitions():
             position = self.position(partition)
             if position is None or position in self._excused[partition]:
                 continue
-            is_new = partition not in ends and partition not in left  # the driver moves it after a commit that has it
-            if position in self._at_begin[partition] and (is_new or invariant == "group_never_ahead"):
+            if invariant == "group_never_ahead" and position in self._at_begin[partition]:
                 continue
-            limit = max(ends.get(partition, -1), starts.get(partition, -1), left.get(partition, -1))
+            limit = max(ends.get(partition, -1), starts.get(partition, -1), self.reading.left.get(partition, -1))
             if position <= self.schedule.store_begin(partition):  # retention moves it, and it stays there
                 self._excused[partition].add(position)
                 continue

@@ -110,6 +110,17 @@ def test_group_never_moves_back_within_a_run(tubemq: EmbeddedTubeMQ, new_planner
     assert [tubemq.group_offset(GROUP, one.topic, 1, 0) for one in (A, B)] == [140, 56]
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_group_is_at_once_where_a_new_partition_begins(
+    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, commits: bool
+) -> None:
+    """A consumer of earlier times may have left it further."""
+    tubemq.move_group(GROUP, "u", 1, 0, 56)
+    planner = new_planner(commit_offsets=commits)
+    assert planner.latest(StreamOffset("q", {A: 280})).positions == {A: 280, B: 0}
+    assert tubemq.group_offset(GROUP, "u", 1, 0) == (0 if commits else 56)
+
+
 def test_idle_query_asks_less_often(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, skipping_clock: SkippingClock
 ) -> None:

@@ -230,6 +230,8 @@ class MicroBatchPlanner:
             new[partition] = back[partition] if goes_on else begin
             what = "is there again; reading goes on" if goes_on else "is new; it is read from its beginning"
             _log.info("%s %s at %d", partition, what, new[partition])
+        if self._options.commit_offsets:  # a commit moves it only at the next trigger
+            claims.take({partition: at for partition, at in new.items() if claims.position(partition).group > at})
         return new
 
     def _first_positions(self, claims: GroupClaims) -> Positions:
