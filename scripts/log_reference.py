@@ -144,7 +144,6 @@ LINES: Mapping[str, Line] = {
     "bookmarks-left-out": Line(
         "`effectivelyOnce`: brokers do not tell some bookmarks. The search reads more.", "Look at the brokers."
     ),
-    "commit-note-damaged": Line("`effectivelyOnce`: a local note cannot be read, and is not needed.", _NOTHING),
     "commit-note-unwritten": Line(
         "`effectivelyOnce`: a local note cannot be written, so the next batch searches more.",
         "Look at the disk of the driver.",
@@ -162,7 +161,7 @@ LINES: Mapping[str, Line] = {
     ),
 }
 
-RETIRED: frozenset[str] = frozenset()
+RETIRED: frozenset[str] = frozenset({"commit-note-damaged"})
 
 HEAD = """\
 # Log lines

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,11 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 
 OUTAGE, STEP = 600.0, 20.0  # seconds; there is a micro-batch every 20 s
 COLUMNS = schema()
+
+
+@pytest.fixture(autouse=True)
+def _local_folder_of_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str) -> int:

@@ -100,17 +100,14 @@ def earlier_attempts(task: WriteTask, last_commit: CommitNote) -> EarlierAttempt
 
 
 def read_commit_note(group: str) -> CommitNote:
-    """Return the note of the query with the bookmark groups `group`, an empty one if there is none."""
+    """Return the note of the query with the bookmark groups `group`, an empty one if there is none or a damaged one."""
     file = _note_file(group)
     if file is None:
         return CommitNote()
     try:
         content = json.loads(file.read_bytes())
         return CommitNote(content["run"], tuple(content["topics"]))
-    except OSError:
-        return CommitNote()
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        _log.warning("[commit-note-damaged] ignoring the damaged note of the last commit %s: %r", file, error)
+    except (OSError, ValueError, TypeError, KeyError):
         return CommitNote()
 
 
