@@ -105,8 +105,9 @@ class ReadingSchedule(OperatedSchedule):
         first = [(-1.0, topic, number, r.choice((0, 1, 3, 8))) for topic in topics for number in range(2)]
         knobs = KNOBS
         if r.random() < 0.08:  # rows reach Spark one by one, and other attempts come meanwhile
-            knobs = tuple((module, name, values * 4) for module, name, values in KNOBS if name != "ROWS")
-            knobs = (*knobs, *[("source.input_partition", "ROWS", (1,))] * 9)
+            knobs = tuple((module, name, values * 4) for module, name, values in KNOBS if name not in ("ROWS", "DEPTH"))
+            slowly = ("source.input_partition", "ROWS", (1,)), ("client.consumer.partition_reader", "DEPTH", (1,))
+            knobs = (*knobs, *slowly * 9)
             setting.config = replace(config, transfer_size=300)
             setting.unrest = replace(setting.unrest, slow_task=0.4, speculation=0.5)
             first = [(at, topic, number, 8 + count) for at, topic, number, count in first]
@@ -377,12 +378,18 @@ class ReadingSchedule(OperatedSchedule):
         if planned.number % 2:  # while a task reads, in the group of the tasks
             self.when(_FETCHED, replace(planned, number=(planned.number | 3) + 1, moment=_THEN))
             return
-        partitions = list(self.partitions_of_query())
-        if not partitions:
-            return
-        partition = partitions[planned.number // 4 % len(partitions)]
-        position = UNIT * int(planned.strength * 12)
         group = GROUP if planned.number % 4 else stream_group(GROUP)
+        places = [
+            (self.tubemq.servers.brokers[one.broker_id].service.offsets, Key(group, one.topic, one.partition_id), one)
+            for one in self.partitions_of_query()
+        ]
+        if not places:
+            return
+        first = planned.number // 4 % len(places)
+        read = [place for place in places if place[0].in_flight(place[1])]  # just now
+        offsets, key, partition = read[0] if read else places[first]
+        next_read = (offsets.confirmed(key) or 0) + offsets.in_flight(key)
+        position = max(0, next_read + UNIT * int(planned.strength * 8 - 2))
         self.world.tell("administrator", f"moves group {group} to {position} of {partition}")
         self.trouble("moved")
         self.tubemq.move_group(group, partition.topic, partition.broker_id, partition.partition_id, position)
