@@ -187,7 +187,7 @@ class ReadingSchedule(OperatedSchedule):
         if isinstance(error, DataLossError):
             self.guarded(self.reading.reported, error)
             self.options["failondataloss"] = "false"  # as the error advises
-        elif self.is_removed:
+        elif self.is_removed and isinstance(error, (ConfigError, TransportError)):
             pass  # until somebody creates the topic anew
         elif isinstance(error, PartitionOccupiedError) and query.batches and self._strangers and self.claims_stay:
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
@@ -379,21 +379,22 @@ class ReadingSchedule(OperatedSchedule):
             self.when(_FETCHED, replace(planned, number=(planned.number | 3) + 1, moment=_THEN))
             return
         group = GROUP if planned.number % 4 else stream_group(GROUP)
-        places = [
-            (self.tubemq.servers.brokers[one.broker_id].service.offsets, Key(group, one.topic, one.partition_id), one)
-            for one in self.partitions_of_query()
-        ]
-        if not places:
+        partitions = list(self.partitions_of_query())
+        if not partitions:
             return
-        first = planned.number // 4 % len(places)
-        read = [place for place in places if place[0].in_flight(place[1])]  # just now
-        offsets, key, partition = read[0] if read else places[first]
-        next_read = (offsets.confirmed(key) or 0) + offsets.in_flight(key)
+        first = planned.number // 4 % len(partitions)
+        partition = max(partitions[first:] + partitions[:first], key=partial(self._in_flight, group))
+        next_read = (self.group_position(group, partition) or 0) + self._in_flight(group, partition)
         position = max(0, next_read + UNIT * int(planned.strength * 8 - 2))
         self.world.tell("administrator", f"moves group {group} to {position} of {partition}")
         self.trouble("moved")
         self.tubemq.move_group(group, partition.topic, partition.broker_id, partition.partition_id, position)
         self.group.excuse(partition)
+
+    def _in_flight(self, group: str, partition: Partition) -> int:
+        service = self.tubemq.servers.brokers[partition.broker_id].service
+        in_flight: int = service.offsets.in_flight(Key(group, partition.topic, partition.partition_id))
+        return in_flight
 
     def leave_out_topic(self, planned: Disturbance) -> None:
         """The operator changes the query's topics with its next start, and tolerates what goes away."""
