@@ -463,8 +463,9 @@ class ReadingSchedule(OperatedSchedule):
         self._excuse_all()
 
     def _excuse_all(self) -> None:
-        for partition in self.partitions_of_query():
-            self.group.excuse(partition)
+        for topic in self.topics:  # a rival may read a topic that the query has left out
+            for partition in self.partitions_of(topic):
+                self.group.excuse(partition)
 
     def java_producer(self, planned: Disturbance) -> None:
         if topic := self.topic_of(planned):
