@@ -19,7 +19,11 @@ class Open(NamedTuple):
 
 
 KNOWN: tuple[Open, ...] = (
-    Open("key_order", "the last copy of .*; .*after its send", "the first copy of a record that was sent again comes late"),
+    Open(
+        "key_order",
+        "the last copy of .*; .*after its send",
+        "the first copy of a record that was sent again comes late",
+    ),
 )
 
 

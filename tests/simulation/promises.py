@@ -310,7 +310,9 @@ class Group:
             position = self.position(partition)
             if position is None or position in self._excused[partition]:
                 continue
-            if invariant == "group_never_ahead" and position in self._at_begin[partition]:
+            start = starts.get(partition)
+            is_unread = ends.get(partition, start) == start  # the query moves the group with its next batch
+            if (invariant == "group_never_ahead" or is_unread) and position in self._at_begin[partition]:
                 continue
             limit = max(ends.get(partition, -1), starts.get(partition, -1), self.reading.left.get(partition, -1))
             if position <= self.schedule.store_begin(partition):  # retention moves it, and it stays there

@@ -105,8 +105,9 @@ class ReadingSchedule(OperatedSchedule):
         first = [(-1.0, topic, number, r.choice((0, 1, 3, 8))) for topic in topics for number in range(2)]
         knobs = KNOBS
         if r.random() < 0.08:  # rows reach Spark one by one, and other attempts come meanwhile
-            knobs = tuple((module, name, values * 4) for module, name, values in KNOBS if name != "ROWS")
-            knobs = (*knobs, *[("source.input_partition", "ROWS", (1,))] * 9)
+            knobs = tuple((module, name, values * 4) for module, name, values in KNOBS if name not in ("ROWS", "DEPTH"))
+            slowly = ("source.input_partition", "ROWS", (1,)), ("client.consumer.partition_reader", "DEPTH", (1,))
+            knobs = (*knobs, *slowly * 9)
             setting.config = replace(config, transfer_size=300)
             setting.unrest = replace(setting.unrest, slow_task=0.4, speculation=0.5)
             first = [(at, topic, number, 8 + count) for at, topic, number, count in first]
@@ -186,7 +187,7 @@ class ReadingSchedule(OperatedSchedule):
         if isinstance(error, DataLossError):
             self.guarded(self.reading.reported, error)
             self.options["failondataloss"] = "false"  # as the error advises
-        elif self.is_removed:
+        elif self.is_removed and isinstance(error, (ConfigError, TransportError)):
             pass  # until somebody creates the topic anew
         elif isinstance(error, PartitionOccupiedError) and query.batches and self._strangers and self.claims_stay:
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
@@ -383,16 +384,23 @@ class ReadingSchedule(OperatedSchedule):
         if planned.number % 2:  # while a task reads, in the group of the tasks
             self.when(_FETCHED, replace(planned, number=(planned.number | 3) + 1, moment=_THEN))
             return
+        group = GROUP if planned.number % 4 else stream_group(GROUP)
         partitions = list(self.partitions_of_query())
         if not partitions:
             return
-        partition = partitions[planned.number // 4 % len(partitions)]
-        position = UNIT * int(planned.strength * 12)
-        group = GROUP if planned.number % 4 else stream_group(GROUP)
+        first = planned.number // 4 % len(partitions)
+        partition = max(partitions[first:] + partitions[:first], key=partial(self._in_flight, group))
+        next_read = (self.group_position(group, partition) or 0) + self._in_flight(group, partition)
+        position = max(0, next_read + UNIT * int(planned.strength * 8 - 2))
         self.world.tell("administrator", f"moves group {group} to {position} of {partition}")
         self.trouble("moved")
         self.tubemq.move_group(group, partition.topic, partition.broker_id, partition.partition_id, position)
         self.group.excuse(partition)
+
+    def _in_flight(self, group: str, partition: Partition) -> int:
+        service = self.tubemq.servers.brokers[partition.broker_id].service
+        in_flight: int = service.offsets.in_flight(Key(group, partition.topic, partition.partition_id))
+        return in_flight
 
     def leave_out_topic(self, planned: Disturbance) -> None:
         """The operator changes the query's topics with its next start, and tolerates what goes away."""
@@ -461,8 +469,9 @@ class ReadingSchedule(OperatedSchedule):
         self._excuse_all()
 
     def _excuse_all(self) -> None:
-        for partition in self.partitions_of_query():
-            self.group.excuse(partition)
+        for topic in self.topics:  # a rival may read a topic that the query has left out
+            for partition in self.partitions_of(topic):
+                self.group.excuse(partition)
 
     def java_producer(self, planned: Disturbance) -> None:
         if topic := self.topic_of(planned):

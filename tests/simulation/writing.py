@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from tests.simulation.connector import Row, RowSource, TubeMQSink, TubeMQSource, batch_write
-from tests.simulation.operated import OperatedSchedule, Possible, some_options
+from tests.simulation.operated import ELAPSED, OperatedSchedule, Possible, some_options
 from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.schedule import Disturbance, Moment, Outcome, Setting, some, turn_knobs
 from tests.simulation.servers import DELETED, Message
@@ -60,7 +60,7 @@ OPTIONS: Possible = (
     (0.5, "tubemq.producer.maxinflight", ("1", "1", "4", "1000")),
     (0.2, "tubemq.producer.maxinflightbytes", ("200", "5000")),
     (0.5, "tubemq.rpc.timeoutms", ("400", "1000", "2000")),
-    (1.0, "tubemq.retry.maxelapsedms", ("5000", "20000", "60000")),
+    (1.0, ELAPSED, ("5000", "20000", "60000")),
     (0.2, "tubemq.connections.shared", ("false",)),
     (0.15, "compression", ("gzip", "zstd", "snappy", "lz4")),
 )
@@ -74,7 +74,7 @@ CHANGES: Possible = (  # of options, from one run to the next
     (1.0, "tubemq.producer.maxinflightbytes", ("200", "5000", "1000000")),
     (1.0, "tubemq.connections.shared", ("true", "false", "true")),
 )
-_LONG_RETRIES = "60000"  # of `tubemq.retry.maxelapsedms`: longer than a topic is closed
+_LONG_RETRIES = "60000"  # of `ELAPSED`: longer than a topic is closed
 _TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
 _SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
 _IN_A_BATCH = {"crowd": (_SENDS, _COMMITS), "hold requests": (_SENDS,), "change tasks": (_SENDS,)}  # mostly then
@@ -367,7 +367,7 @@ class WritingSchedule(OperatedSchedule):
             self.explain(f"a task of batch {batch}", error)
 
     def explain(self, who: str, error: BaseException) -> None:
-        is_long = self.options.get("tubemq.retry.maxelapsedms") == _LONG_RETRIES
+        is_long = self.options.get(ELAPSED) == _LONG_RETRIES
         if isinstance(error, ServerError) and is_long:
             self.is_unexplained(who, error)
         elif "rotate token" in self.came and "was not acknowledged within" in str(error):
