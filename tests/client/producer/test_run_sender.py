@@ -13,7 +13,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, settings
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_run import RecordRun
-from tubemq_spark.client.producer.send_queue import OVERHEAD
+from tubemq_spark.client.producer.record_batch import OVERHEAD
 from tubemq_spark.protocol.message import encode_attributes
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import ServerConfig

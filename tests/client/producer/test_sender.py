@@ -30,7 +30,7 @@ from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer import sender
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.send_queue import OVERHEAD, PendingRecord
+from tubemq_spark.client.producer.record_batch import OVERHEAD, PendingRecord
 from tubemq_spark.client.producer.sender import BrokerChannel, wait_for
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
