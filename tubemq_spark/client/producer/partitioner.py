@@ -9,7 +9,6 @@ that broker or partition is over.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tubemq_spark.client import system
@@ -29,6 +28,7 @@ from tubemq_spark.protocol.circuit_breaker import (
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
 from tubemq_spark.protocol.metadata import Partition
 
+_MIN_SHARE, _MIN_PARTITIONS = 16, 8  # records for each partition, if records for more than so many are sent at a time
 _MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
 
 
@@ -156,14 +156,25 @@ class Partitioner:
         partitions = self._find_usable(topic)
         if not partitions:
             return []
-        shares = Counter(one.broker_id for one in partitions)
-        one_of_each = {one.broker_id: one for one in partitions} if not self.breakers.any_open else None
-        some = partitions if one_of_each is None else one_of_each.values()
-        room = min(self.room(one) * len(partitions) // shares[one.broker_id] for one in some)
-        count = max(1, min(count, room))
+        rooms = {one.broker_id: self.room(one) for one in partitions}
         start, n = self._turn + 1, len(partitions)
-        self._turn += count
-        return [(partitions[(start + at) % n], slice(at, count, n)) for at in range(min(count, n))]
+        if self.breakers.any_open or count > min(rooms.values()):
+            count = self._fitting(partitions, start, count)
+        some = min(n, max(count // _MIN_SHARE, min(count, _MIN_PARTITIONS)))
+        self._turn += count if some == n else some
+        return [(partitions[(start + at) % n], slice(at, count, some)) for at in range(some)]
+
+    def _fitting(self, partitions: Sequence[Partition], start: int, count: int) -> int:
+        """Return how many of `count` records may be sent now, from partition `start` on in turn."""
+        each = {one: self.room(one) for one in partitions}
+        rooms = {one.broker_id: max(each[p] for p in partitions if p.broker_id == one.broker_id) for one in partitions}
+        for at in range(count):
+            one = partitions[(start + at) % len(partitions)]
+            if not rooms[one.broker_id] or not each[one]:
+                return at
+            rooms[one.broker_id] -= 1
+            each[one] -= 1
+        return count
 
     def is_blocked(self, topic: str) -> bool:
         """Whether records without a key can go nowhere, and not because connections are full."""

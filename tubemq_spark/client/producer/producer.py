@@ -154,8 +154,8 @@ class Producer:
         if partition is None and key is not None:
             partition = self._partitioner.for_key(topic, key)
         lane = self._queue.lane(LaneId(topic, partition, by_key))
-        if self._queue.put(lane, header, body, (msg_type, msg_time), row, record_id, key):
-            self._step_while_full()
+        self._queue.put(lane, header, body, (msg_type, msg_time), row, record_id, key)
+        self._step_if_due()
 
     def send_together(
         self,
@@ -184,7 +184,7 @@ class Producer:
         while taken < len(bodies):
             row = None if first_row is None else first_row + taken
             taken += self._queue.put_together(lane, header, bodies[taken:], (msg_type, msg_time), row)
-            self._step_while_full()
+            self._step_if_due()
         return True
 
     def flush(self) -> Mapping[Partition, int]:
@@ -218,8 +218,9 @@ class Producer:
         finally:
             self._failures.timeout.suspend()
 
-    def _step_while_full(self) -> None:
-        self.step()
+    def _step_if_due(self) -> None:
+        if self._queue.is_due:
+            self.step()
         while self._queue.is_full:
             if not self.step():
                 self._wait()

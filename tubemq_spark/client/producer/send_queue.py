@@ -150,11 +150,10 @@ class SendQueue:
         row: int | None,
         record_id: RecordId | None,
         key: bytes | None,
-    ) -> bool:
-        """Add a record. Return True if it is time to send, or the memory is used."""
+    ) -> None:
         size = len(header) + len(body)
         lane.open(self.accepted, 1, size).append(header, body, kind, row, record_id, key)
-        return self._added(1, size)
+        self._added(1, size)
 
     def put_together(
         self, lane: SendLane, header: bytes, bodies: Sequence[bytes], kind: Kind, first_row: int | None
@@ -169,12 +168,16 @@ class SendQueue:
         self._added(count, size)
         return count
 
-    def _added(self, count: int, size: int) -> bool:
+    def _added(self, count: int, size: int) -> None:
         self.accepted += count
         self.waiting += count
         self.bytes += size + OVERHEAD * count
         self._new += count
         self._new_bytes += size
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the new records are worth a system call, or the memory is used."""
         return self._new >= _STEP or self._new_bytes >= _BATCH_BYTES or self.bytes > self._max_bytes
 
     def begin_step(self) -> None:

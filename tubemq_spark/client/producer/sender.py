@@ -141,7 +141,7 @@ class BrokerChannel:
     @property
     def room(self) -> int:
         """How many records it takes now."""
-        return 0 if self._bytes >= _MAX_CHANNEL_BYTES else self._max_in_flight - self.in_flight
+        return 0 if self._bytes >= _MAX_CHANNEL_BYTES else max(0, self._max_in_flight - self.in_flight)
 
     @property
     def oldest_in_flight_since(self) -> float | None:
