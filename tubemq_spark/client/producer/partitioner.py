@@ -156,11 +156,11 @@ class Partitioner:
         partitions = self._find_usable(topic)
         if not partitions:
             return []
-        rooms = {one.broker_id: self.room(one) for one in partitions}
         start, n = self._turn + 1, len(partitions)
-        if self.breakers.any_open or count > min(rooms.values()):
-            count = self._fitting(partitions, start, count)
         some = min(n, max(count // _MIN_SHARE, min(count, _MIN_PARTITIONS)))
+        if self.breakers.any_open or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
+            count = self._fitting(partitions, start, count)
+            some = min(n, count)
         self._turn += count if some == n else some
         return [(partitions[(start + at) % n], slice(at, count, some)) for at in range(some)]
 
@@ -246,7 +246,11 @@ class Partitioner:
             partitions = [one for one in present if not breakers.is_avoided(one)] or [
                 one for one in present if not breakers.is_in_backoff(one)
             ]
-        with_room = [one for one in partitions if self.room(one)]
+        if breakers.any_open:
+            with_room = [one for one in partitions if self.room(one)]
+        else:
+            brokers = {broker_id for broker_id, channel in self._channels.items() if channel.room}
+            with_room = [one for one in partitions if one.broker_id in brokers]
         in_flight = {broker_id: self._channels[broker_id].in_flight for broker_id in {p.broker_id for p in with_room}}
         if len(in_flight) < 2:
             return with_room

@@ -140,8 +140,9 @@ class BrokerChannel:
 
     @property
     def room(self) -> int:
-        """How many records it takes now."""
-        return 0 if self._bytes >= _MAX_CHANNEL_BYTES else max(0, self._max_in_flight - self.in_flight)
+        """How many records it takes now; none rather than few, because each batch costs a system call."""
+        room = self._max_in_flight - self.in_flight
+        return 0 if self._bytes >= _MAX_CHANNEL_BYTES or room < self._max_in_flight // 4 else max(0, room)
 
     @property
     def oldest_in_flight_since(self) -> float | None:
