@@ -33,6 +33,7 @@ from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, Tube
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.send_acks import Answer
 from tubemq_spark.protocol.send_outcome import Fate
 
 _log = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class Producer:
         self._lookup = lookup
         self._partitioner = Partitioner(self._session, shared.health, lookup)
         self._targets = SendTargets(self._session)
-        self._tells = lookup is not None or on_stored is not None
-        self._sender = Sender(settings, shared.attempts, max_in_flight, wants_answers=self._tells)
+        wants_answers = lookup is not None or on_stored is not None
+        self._sender = Sender(settings, shared.attempts, max_in_flight, wants_answers=wants_answers)
         self._stored: Counter[Partition] = Counter()
         self._errors = SendErrors(rows_of, lambda: (self.acknowledged, self._queue.accepted))
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)
@@ -154,8 +155,8 @@ class Producer:
         if partition is None and key is not None:
             partition = self._partitioner.for_key(topic, key)
         lane = self._queue.lane(LaneId(topic, partition, by_key))
-        self._queue.put(lane, header, body, (msg_type, msg_time), row, record_id, key)
-        self._step_if_due()
+        if self._queue.put(lane, header, body, (msg_type, msg_time), row, record_id, key):
+            self._step_while_full()
 
     def send_together(
         self,
@@ -184,7 +185,8 @@ class Producer:
         while taken < len(bodies):
             row = None if first_row is None else first_row + taken
             taken += self._queue.put_together(lane, header, bodies[taken:], (msg_type, msg_time), row)
-            self._step_if_due()
+            if self._queue.is_due:
+                self._step_while_full()
         return True
 
     def flush(self) -> Mapping[Partition, int]:
@@ -218,9 +220,8 @@ class Producer:
         finally:
             self._failures.timeout.suspend()
 
-    def _step_if_due(self) -> None:
-        if self._queue.is_due:
-            self.step()
+    def _step_while_full(self) -> None:
+        self.step()
         while self._queue.is_full:
             if not self.step():
                 self._wait()
@@ -353,10 +354,8 @@ class Producer:
             for batch, start, end, answers in stored:
                 self._count_stored(batch, end - start)
                 self._queue.release(batch, start, end)
-                for at, answer in enumerate(answers, start):
-                    assert batch.partition is not None
-                    where = batch.partition, answer.messageId, answer.appendOffset, answer.appendTime
-                    self._tell(batch, at, RecordMetadata(*where))
+                if answers:
+                    self._tell_all(batch, start, answers)
             if stored:
                 self._failures.rejecting.discard(channel.broker.broker_id)
                 OUTAGES().worked(_log, channel.broker)
@@ -399,9 +398,15 @@ class Producer:
         if self._partitioner.breakers.health.failures is not NO_FAILURES:
             self._partitioner.succeeded(partition)
 
+    def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[Answer]) -> None:
+        """Note where records are stored, the first of which is at `start` in the batch."""
+        assert batch.partition is not None
+        self._unresolved.stored_at(batch.partition, answers[-1].appendOffset)
+        for at, answer in enumerate(answers, start):
+            where = batch.partition, answer.messageId, answer.appendOffset, answer.appendTime
+            self._tell(batch, at, RecordMetadata(*where))
+
     def _tell(self, batch: RecordBatch, at: int, stored: RecordMetadata) -> None:
-        if stored.offset is not None:
-            self._unresolved.stored_at(stored.partition, stored.offset)
         if self._on_stored is not None:
             self._on_stored(batch.topic, batch.rows[at], batch.ids[at], stored)
 
@@ -418,6 +423,8 @@ class Producer:
                 if where is not None:
                     self._count_stored(batch, 1, in_flight=False)
                     self._queue.release(batch, at, at + 1)
+                    if where.offset is not None:
+                        self._unresolved.stored_at(where.partition, where.offset)
                     self._tell(batch, at, where)
             if missing:
                 self._queue.put_back(batch.only(missing), self._partitioner.for_key)

@@ -150,10 +150,12 @@ class SendQueue:
         row: int | None,
         record_id: RecordId | None,
         key: bytes | None,
-    ) -> None:
+    ) -> bool:
+        """Add a record. Return `is_due`."""
         size = len(header) + len(body)
         lane.open(self.accepted, 1, size).append(header, body, kind, row, record_id, key)
         self._added(1, size)
+        return self.is_due
 
     def put_together(
         self, lane: SendLane, header: bytes, bodies: Sequence[bytes], kind: Kind, first_row: int | None
