@@ -56,13 +56,19 @@ def test_an_exception_of_the_server_is_a_reply() -> None:
         assert not connection.closed
 
 
-def test_take_returns_all_replies_that_came_in() -> None:
+def test_replies_that_nobody_reads_can_be_forgotten() -> None:
     with connected(Peer(answering(echo))) as connection:
         numbers = [submit(connection, body) for body in (b"first", b"second")]
         connection.reply(numbers[1])
         assert connection.answered(numbers[0])
-        assert connection.take() == {numbers[0]: response(b"first")}
-        assert connection.take() == {}
+        connection.forget_replies()
+        assert not connection.answered(numbers[0])
+
+
+def test_a_ping_waits_for_any_answer() -> None:
+    with connected(Peer(answering(lambda request: Failure("java.lang.Exception", "what is this?")))) as connection:
+        connection.ping(LATE)
+        assert not connection.unanswered
 
 
 def test_long_pipelines_do_not_block_each_other() -> None:
@@ -277,7 +283,7 @@ def test_replies_before_a_reset_are_read_while_there_is_more_to_write() -> None:
         assert broken.wait(PATIENCE)
         with pytest.raises(TransportError, match="broke"):
             connection.flush()
-        assert connection.take() == {first: Response(Method.GET_MESSAGE, b"first")}
+        assert connection.reply(first) == Response(Method.GET_MESSAGE, b"first")
         with pytest.raises(TransportError, match="broke"):
             connection.reply(second)
 

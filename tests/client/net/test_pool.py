@@ -20,10 +20,12 @@ from tubemq_spark.client.net.pool import POOL, ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.envelope import Request
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 STANDARD = Framing.STANDARD
 SETTINGS = ClientSettings(masters=(), framing=STANDARD)
+HELLO = Request(ServiceType.MASTER, Method.GET_MESSAGE, 10_000, b"hello")
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def use(pool: ConnectionPool, peer: Peer, settings: ClientSettings = SETTINGS) -
 
 
 def call(connection: Connection) -> None:
-    connection.reply(connection.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0))
+    connection.reply(connection.submit_request(HELLO))
 
 
 def test_a_connection_is_reused(pool: ConnectionPool, peer: Peer) -> None:
@@ -130,7 +132,7 @@ def test_a_connection_whose_borrower_failed_is_closed(pool: ConnectionPool, peer
 
 def test_a_connection_with_an_unanswered_request_is_closed(pool: ConnectionPool, peer: Peer) -> None:
     with pool.lease(peer.address, SETTINGS) as left:
-        left.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0)
+        left.submit_request(HELLO)
     assert left.closed
     assert use(pool, peer) is not left
 
