@@ -15,7 +15,6 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, settings
 from tests.stored import stored_in
-from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions

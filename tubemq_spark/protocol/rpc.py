@@ -56,7 +56,7 @@ class RpcProtocol:
     def sends(self, count: int, encode: Callable[[int], bytes]) -> bytes:
         """Return the bytes of `count` sends, as `encode` returns them for the serial number of the first one."""
         first = self._last_serial_no + 1
-        if first + count > _SERIAL_NO_MASK:
+        if first + count - 1 > _SERIAL_NO_MASK:
             first = 1
         data = encode(first)
         self._last_serial_no = first + count - 1

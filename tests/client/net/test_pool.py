@@ -25,6 +25,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 
 STANDARD = Framing.STANDARD
 SETTINGS = ClientSettings(masters=(), framing=STANDARD)
+HELLO = Request(ServiceType.MASTER, Method.GET_MESSAGE, 10_000, b"hello")
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pytest
+from tubemq_spark.client.producer.record_run import RecordRun
 
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, settings
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_run import RecordRun
 from tubemq_spark.client.producer.record_batch import OVERHEAD
 from tubemq_spark.protocol.message import encode_attributes
 from tubemq_spark.protocol.metadata import Partition
