@@ -25,7 +25,6 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 
 STANDARD = Framing.STANDARD
 SETTINGS = ClientSettings(masters=(), framing=STANDARD)
-HELLO = Request(ServiceType.MASTER, Method.GET_MESSAGE, 10_000, b"hello")
 
 
 @pytest.fixture
