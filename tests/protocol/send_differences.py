@@ -18,13 +18,14 @@ from tubemq_spark.protocol.envelope import (
     Request,
     Response,
     decode_reply,
+    decode_request,
     encode_reply,
     encode_request,
     parse,
 )
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
-from tubemq_spark.protocol.message import encode_attributes, encode_content, encode_payload, encode_target
+from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_content, encode_payload, encode_target
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.rpc import RpcProtocol
@@ -68,8 +69,24 @@ def compare_frames(chance: random.Random) -> int:
         wanted = [plain_frame(first + n, target, send, framing) for n, send in enumerate(sends)]
         assert data == b"".join(wanted)
         assert sizes == list(map(len, wanted))
+        received = [decode_request(frame.body) for frame in FrameDecoder(framing).feed(data)]
+        assert [broker_pb.SendMessageRequestP2B.FromString(one.data) for one in received] == [
+            _message(target, send) for send in sends
+        ]
         count += len(sends)
     return count
+
+
+def _message(target: bytes, send: Send) -> broker_pb.SendMessageRequestP2B:
+    """Return what the broker must read."""
+    payload, flag = encode_payload(send.body, send.attributes)
+    message = broker_pb.SendMessageRequestP2B.FromString(target)
+    message.MergeFrom(
+        broker_pb.SendMessageRequestP2B(
+            data=payload, flag=flag, checkSum=check_sum(payload), msgType=send.kind[0], msgTime=send.kind[1]
+        )
+    )
+    return message
 
 
 def _random_send(chance: random.Random) -> Send:
