@@ -90,3 +90,14 @@ def test_without_a_master_known_partitions_suffice_unless_asked_anew(
         with pytest.raises(TransportError):
             all_partitions(hasty, group, TOPIC, anew=True)
     assert all_partitions(hasty, group, TOPIC, anew=True) == first
+
+
+def test_only_so_many_answers_are_kept(
+    cluster: EmbeddedCluster, session: ProducerSession, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubemq_spark.client.cluster.deployed_topics._MAX_ANSWERS", 1)
+    cluster.tubemq.create_topic("other", 1)
+    asked = cluster.tubemq.on("consumer_register_v2").count()
+    for topic, count in [(TOPIC, 1), (TOPIC, 1), ("other", 2), (TOPIC, 3)]:
+        all_partitions(session, f"{group}_{topic}", topic)
+        assert asked.fired == count

@@ -62,6 +62,20 @@ def reader(cluster: EmbeddedCluster, clock: SkippingClock, use_timings: UseTimin
     return reader
 
 
+@pytest.mark.parametrize(("late", "proofs"), [(1, 2), (2, 3), (9, 3)])
+def test_a_late_reply_does_not_prove_the_claim(
+    cluster: EmbeddedCluster, clock: SkippingClock, reader: Reader, late: int, proofs: int
+) -> None:
+    """If all replies are late, the reader goes on with the newest proof that it can get."""
+    batches = reader().batches()
+    list(islice(batches, 2))
+    asked = cluster.tubemq.on("partition_heartbeat").count()
+    cluster.tubemq.on("partition_heartbeat", times=late).run(lambda: clock.advance(5))
+    clock.advance(3600)
+    next(batches)
+    assert asked.fired == proofs
+
+
 def test_after_a_long_pause_the_claim_is_proven_before_a_delivery(
     cluster: EmbeddedCluster, clock: SkippingClock, reader: Reader
 ) -> None:

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _TRIMMED = "".join(map(chr, range(33)))  # characters that servers remove around names (wire: String.trim)
 _MAX_SHOWN = 3  # brokers of a topic in an error
+_MAX_ANSWERS = 1000  # topics whose partitions a process keeps in memory
 
 _answers: PerProcess[dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]]] = PerProcess(
     dict, dict.clear
@@ -186,11 +187,19 @@ def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, 
             topic,
             error,
         )
-        _answers()[settings, topic] = settings.clock.monotonic(), known  # the next batches do not wait for it again
+        _remember(settings, topic, known)  # the next batches do not wait for it again
         return known
     try:
         found = frozenset(session.cluster.partitions(topic))
     finally:
         session.close()
-    _answers()[settings, topic] = settings.clock.monotonic(), found
+    _remember(settings, topic, found)
     return found
+
+
+def _remember(settings: ClientSettings, topic: str, partitions: frozenset[Partition]) -> None:
+    answers = _answers()
+    answers.pop((settings, topic), None)  # so that the oldest answer is the first
+    answers[settings, topic] = settings.clock.monotonic(), partitions
+    if len(answers) > _MAX_ANSWERS:
+        answers.pop(next(iter(answers)), None)

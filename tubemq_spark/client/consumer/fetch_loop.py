@@ -98,9 +98,11 @@ class ReadProgress:
             begin, end = waits_for_flush
             code, message = ErrCode.NOT_FOUND, "not flushed"
             problem = (
-                f"not every entry of [{begin}, {end}) gave a message while the broker had them in its memory, where it "
-                f"leaves out messages that are too long, and in {retry_for} it did not write them to files. Raise "
-                "option 'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or lower that"
+                f"not every entry of [{begin}, {end}) gave a message while the broker had them in its memory: one may "
+                "be too long to be read there, or of a partition that was added since the batch was planned, or a late "
+                f"fetch of another client took it. In {retry_for} the broker did not write them to files, where this "
+                "can be decided. Raise option 'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or "
+                "lower that"
             )
         raise ServerError(f"{self._locator.where}: {problem}", code=code, name=code_name(code), message=message)
 

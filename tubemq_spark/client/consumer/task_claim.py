@@ -26,6 +26,8 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
+_MAX_PROOFS = 3  # before a delivery; each reply took longer than a proof may be old
+
 
 class BrokerLocator:
     """Knows where the broker of `partition` is. It asks `find_broker` after some seconds without a connection."""
@@ -128,23 +130,28 @@ class TaskClaim:
         return None
 
     def prove(self, connection: Connection) -> None:
-        """Make sure before a delivery that the claim is still held, unless a recent reply proves it."""
+        """Make sure before a delivery that the claim is still held, unless a recent reply proves it.
+
+        A reply that took too long proves too little, for example if this process stood still meanwhile. So the proof is
+        repeated; if every reply takes that long, the last one counts.
+        """
         settings = self.requests.settings
-        now = settings.clock.monotonic()
-        if now - self.proven_at < settings.timings.claim_proof_max_age:
-            return
-        request = self._heartbeat()
-        serial_no = connection.submit(request.service, request.method, request.message, settings.rpc_timeout)
-        reply = unwrap_reply(connection.reply(serial_no), broker_pb.HeartBeatResponseB2C, request.what)
-        if reply.errCode == ErrCode.CERTIFICATE_FAILURE:
-            now = settings.clock.monotonic()
-            renewed = self._send_now([request])[0]  # with a new visit token
-            reply = unwrap_reply(renewed, broker_pb.HeartBeatResponseB2C, request.what)
-        self.check(reply.errCode, reply.errMsg, request.what)
-        for failure in reply.failureInfo:
-            code, _, _ = parse_failure_info(failure)
-            self.check(code, shown(failure), request.what)
-        self.proven_at = now
+        for _ in range(_MAX_PROOFS):
+            sent_at = settings.clock.monotonic()
+            if sent_at - self.proven_at < settings.timings.claim_proof_max_age:
+                return
+            request = self._heartbeat()
+            serial_no = connection.submit(request.service, request.method, request.message, settings.rpc_timeout)
+            reply = unwrap_reply(connection.reply(serial_no), broker_pb.HeartBeatResponseB2C, request.what)
+            if reply.errCode == ErrCode.CERTIFICATE_FAILURE:
+                sent_at = settings.clock.monotonic()
+                renewed = self._send_now([request])[0]  # with a new visit token
+                reply = unwrap_reply(renewed, broker_pb.HeartBeatResponseB2C, request.what)
+            self.check(reply.errCode, reply.errMsg, request.what)
+            for failure in reply.failureInfo:
+                code, _, _ = parse_failure_info(failure)
+                self.check(code, shown(failure), request.what)
+            self.proven_at = sent_at
 
     def check(self, code: int, message: str, what: str) -> None:
         """Raise an error unless `code` is a success: `FencedError` if the claim is lost."""

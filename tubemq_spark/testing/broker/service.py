@@ -21,7 +21,7 @@ from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.broker.topic_stores import TopicStores, WrongPartitionError
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import Service, bad_shape, on_message
 from tubemq_spark.testing.java import filter_code, is_blank, trim
 from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
@@ -326,7 +326,7 @@ class BrokerService:
         return reply
 
     def _text(self, field: Field, value: str) -> str:
-        return required_text(field, value, self._config.release)
+        return required_text(field, value, Release.V2_5)  # the broker of 1.2 has these texts, too; its master has not
 
     def _visible_max(self, claim: Claim, store: Store) -> int:
         reads_files = self._flow_control.read_policy(claim.qry_priority_id) <= 1
