@@ -22,7 +22,7 @@ from tests.protocol.range_session import (
     searching_gaps,
 )
 from tests.protocol.simulated_store import UNIT
-from tubemq_spark.errors import ProtocolError
+from tubemq_spark.errors import DataLossError, ProtocolError
 from tubemq_spark.protocol import exact_range
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
@@ -143,6 +143,19 @@ def test_an_end_without_any_message_waits_for_the_files() -> None:
     assert reader.done
 
 
+def test_a_store_that_loses_entries_is_noticed_while_the_reader_waits_for_the_files() -> None:
+    reader = ExactRange(PARTITION, 0, 2 * UNIT, owns_store=True, depth=1)
+    reader.commands()
+    reader.on_seek(0, 2 * UNIT)
+    reader.on_not_found(NotFound.END)
+    reader.commands()
+    reader.on_roll_back(0)
+    reader.on_flushed_end(0)
+    assert [one.action for one in reader.commands()] == [Action.SEEK, Action.FIND_FLUSHED_END]
+    with pytest.raises(DataLossError, match="the store lost its tail"):
+        reader.on_seek(0, UNIT)
+
+
 def test_refuses_a_fetch_that_begins_between_two_entries() -> None:
     reader = ExactRange(PARTITION, 0, 280, owns_store=False)
     reader.commands()
@@ -174,7 +187,7 @@ class Recorder(dict[object, object]):
 ALL_KINDS = HARMLESS + HARMFUL
 REACHING = [
     *((seed, ALL_KINDS) for seed in (816, 2495)),
-    (988, ("move", "crash", "disconnect", "flush")),
+    *((seed, ("move", "crash", "disconnect", "flush")) for seed in (25, 988)),
 ]
 
 

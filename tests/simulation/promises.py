@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.connector import Row
 from tests.simulation.servers import CRASH, DAMAGED, DELETED, RETENTION, Message, StoreKey
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, FencedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.testing import ServerConfig
 
 if TYPE_CHECKING:
     from tests.simulation.reading import ReadingSchedule
@@ -157,6 +158,14 @@ class Reading:
         counted = self._offset(batch).counted
         return counted is not None and partition.broker_id in counted.get(partition.topic, ())
 
+    def removal_reported(self) -> None:
+        """A partition that the query names and that leaves the offsets was reported as removed."""
+        gone = {report.partition for report in self.reports if report.whole}
+        for number in range(1, len(self.checkpoint.offsets)):
+            for partition in self._positions(number - 1).keys() - self._positions(number).keys() - gone:
+                if partition.topic not in self.schedule.left_out:
+                    raise BrokenError("loss_reported", f"{partition} left the query, and its removal was not reported")
+
     def rows_exact(self) -> None:
         """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
         starts, ends = self.starts, self.ends
@@ -214,7 +223,8 @@ class Reading:
         """Return True if other messages took the place of a lost tail before the query looked: it then reports the
         loss, and may not know where it begins (docs/concepts/positions.md, "Brokers that lose their tail")."""
         stored = self.schedule.truth.messages[message.partition.store]
-        return message.lost == CRASH and any(
+        ids_turn = self.schedule.setting.config.message_id_phase != ServerConfig().message_id_phase
+        return (message.lost == CRASH or ids_turn) and any(
             other.position == message.position and other.at >= message.lost_at for other in stored
         )
 
@@ -295,15 +305,17 @@ class Group:
         self._check_limit("group_not_ahead")
 
     def _check_limit(self, invariant: str) -> None:
-        ends, starts = self.reading.ends, self.reading.starts
+        ends, starts, left = self.reading.ends, self.reading.starts, self.reading.left
         for partition in self.partitions():
             position = self.position(partition)
             if position is None or position in self._excused[partition]:
                 continue
-            if invariant == "group_never_ahead" and position in self._at_begin[partition]:
+            is_new = partition not in ends and partition not in left  # the driver moves it after a commit that has it
+            if position in self._at_begin[partition] and (is_new or invariant == "group_never_ahead"):
                 continue
-            limit = max(ends.get(partition, -1), starts.get(partition, -1), self.reading.left.get(partition, -1))
-            if position <= self.schedule.store_begin(partition):  # retention moves it
+            limit = max(ends.get(partition, -1), starts.get(partition, -1), left.get(partition, -1))
+            if position <= self.schedule.store_begin(partition):  # retention moves it, and it stays there
+                self._excused[partition].add(position)
                 continue
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
@@ -329,7 +341,7 @@ class Group:
             position = self.position(partition)
             if any(loss.store == partition.store and loss.how != RETENTION for loss in self.schedule.truth.losses):
                 continue  # servers set it to the end of what is left
-            usual = (None, 0, start, self.schedule.store_begin(partition))  # retention moves it as well
+            usual = (None, 0, start, self.schedule.store_begin(partition))
             if position not in usual and position not in self._excused[partition] | self._at_begin[partition]:
                 raise BrokenError(
                     "group_left_alone", f"group {self.name} is at {position} of {partition}, in spite of the option"
@@ -364,6 +376,10 @@ class Fencing:
                         self._lost_at[partition, before] = self.schedule.world.now
                     self._holders[partition] = claim.client_id
                     self._lost_at.pop((partition, claim.client_id), None)
+
+    def has_fenced(self, error: FencedError) -> bool:
+        """Return True if another client has taken the partition of the reader that the error names."""
+        return any(client_id in str(error) for _, client_id in self._lost_at)
 
     def fenced_delivers_nothing(self, partition: Partition, client_id: str) -> None:
         """A reader delivers nothing when another client has had its partition for longer than a proof is fresh."""

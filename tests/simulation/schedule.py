@@ -142,6 +142,7 @@ class Schedule:
         self.states: set[str] = set()
         self.came: list[str] = []
         self.is_calm = False  # after the last disturbance
+        self.held_until = 0.0
         self.troubles: list[tuple[float, str]] = []  # what could explain an error of a user, and when it came
         self.crashes: dict[int, list[float]] = defaultdict(list)  # of brokers
         self._wanted = cells
@@ -233,6 +234,7 @@ class Schedule:
         self.is_calm = True
         self.world.tell("world", "calms down")
         self.network.weather = CALM
+        self.held_until = max(self.network.hangs.values(), default=0.0)  # what servers hold already
         self.network.hangs.clear()
         self.network.unreachable.clear()
         self.world.unrest = self.setting.unrest = Unrest()

@@ -151,8 +151,8 @@ class Truth:
             gone = [one for one in stored if one.lost is None and not low <= one.position < high]
             for message in gone:
                 message.lost, message.lost_at = how, now
-            if gone:
-                first, end = gone[0].position, gone[-1].position + 28
+            if gone or (how == DELETED and stored and not high):  # also a store that retention had emptied
+                first, end = (gone[0].position, gone[-1].position + 28) if gone else (0, 0)
                 self.losses.append(Loss(key, first, end, how, now))
                 self._tubemq.world.tell(f"broker {broker_id}", f"loses [{first}, {end}) of {topic} to {how}")
 

@@ -318,7 +318,7 @@ class Application:
                 continue
             self.world.tell(self.name, f"sees attempt {attempt.number} of task {task.index} fail: {_shown(error)}")
             task.failures += 1
-            if task.failures >= self.max_failures and not task.running:
+            if task.failures >= self.max_failures:
                 raise StageError(error)
             if not task.running:
                 task.wanted = max(1, task.wanted)

@@ -82,7 +82,7 @@ class Attempt:
     most_bytes: int  # in flight
     bodies: frozenset[bytes | None] = field(init=False)
     is_speculative: bool = False  # another attempt of the same stage ran as well
-    meets_earlier_stage: bool = False  # an attempt of an earlier stage ran as well
+    is_of_repeated_stage: bool = False  # another attempt of the stage had an attempt of the task as well
 
     def __post_init__(self) -> None:
         self.bodies = frozenset(row["value"] for row in self.rows)
@@ -190,12 +190,12 @@ class Writing:
         """An attempt has got its rows and begins to write."""
         same = self.attempts[attempt.origin, attempt.task]
         for other in same:
-            if other.run != attempt.run or not other.process.alive or self._of_process[other.process][-1] is not other:
+            if other.run != attempt.run:
                 continue
-            if other.stage == attempt.stage:
+            if other.stage != attempt.stage:  # the one of the earlier stage may begin to write last
+                attempt.is_of_repeated_stage = other.is_of_repeated_stage = True
+            elif other.process.alive and self._of_process[other.process][-1] is other:
                 other.is_speculative = attempt.is_speculative = True
-            else:
-                attempt.meets_earlier_stage = other.meets_earlier_stage = True
         same.append(attempt)
         self._of_process[attempt.process].append(attempt)
 
@@ -319,7 +319,7 @@ class Writing:
         if any(copy.held_for > LONGEST_SEND for copy in live):
             return "late broker"
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
-        if any(one.meets_earlier_stage for one in attempts) and not self._could_mark(origin, attempts):
+        if any(one.is_of_repeated_stage for one in attempts) and not self._could_mark(origin, attempts):
             return "no mark"
         # "if a broker crashes within seconds after the query first wrote to a partition, before the broker has stored
         # the bookmark"
@@ -333,20 +333,26 @@ class Writing:
     def _could_mark(self, origin: Origin, attempts: Sequence[Attempt]) -> bool:
         for attempt in attempts:
             plan = self.plans.get((attempt.run, origin))
-            if plan is None or not attempt.meets_earlier_stage:
+            if plan is None or not attempt.is_of_repeated_stage:
                 continue
             # "no partition of the topic had 16 messages when the batch began"
             if plan.largest < SMALLEST_MARKED:
                 return False
-            # "it is the first batch of a new driver, and only rows name the topic (column `topic`)"
-            if not plan.option_topic and origin[1] == min(
-                number for run, (_, number) in self.plans if run == attempt.run
-            ):
+            # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
+            if not plan.option_topic and not self._has_written_before(attempt.run, origin):
                 return False
             # "the broker of the mark fails meanwhile"
             if self.schedule.broker_failed_since(plan.at):
                 return False
         return True
+
+    def _has_written_before(self, run: str, origin: Origin) -> bool:
+        """Return True if an earlier batch of the run had a row that names a topic."""
+        return any(
+            one.run == run and one.origin < origin and not all(map(is_bad, one.bodies))
+            for attempts in self.attempts.values()
+            for one in attempts
+        )
 
     def _check_message(self, entry: Entry, copy: Copy, attributes: Mapping[str, str]) -> None:
         message, packed = copy.message, self.schedule.packed

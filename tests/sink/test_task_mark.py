@@ -24,7 +24,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.task_attempts import RUN_CACHE, WriteTask
+from tubemq_spark.sink.task_attempts import CommitNote, WriteTask
 from tubemq_spark.sink.task_mark import TaskMark
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
@@ -35,33 +35,29 @@ EARLIER = [b"earlier"] * 40
 
 @pytest.fixture
 def cluster(use_timings: UseTimings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     use_timings(task_settling=0.0, task_mark_max_age=0.0)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
         for body in EARLIER:
             running.tubemq.send("demo", body)
         yield running
-    RUN_CACHE().clear()
 
 
 @pytest.fixture
 def plan(cluster: EmbeddedCluster, tmp_path: Path) -> WritePlan:
-    """The plan of a batch, which all attempts of its stage get."""
+    """The plan of a batch, which all attempts of its stage get; run `run` has committed the batch before it."""
     # The task takes a row when the row before it is acknowledged.
     raw = options(
         cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path), tubemq_producer_maxInFlightBytes=1
     )
-    return plan_write(raw, schema(ROWS), False).for_tasks()
+    planned = plan_write(raw, schema(ROWS), False).for_tasks()
+    return replace(planned, last_commit=CommitNote("run"))
 
 
 @pytest.fixture(params=[True, False], ids=["first batch of the run", "later batch"])
 def task(request: pytest.FixtureRequest, plan: WritePlan) -> Task:
     task = Task()
-    if request.param:
-        return task
-    attempt(plan, task, [])  # so that this process knows an earlier batch of the run
-    return task.next()
+    return task if request.param else replace(task, run=plan.last_commit.run)
 
 
 def attempt(plan: WritePlan, task: Task, rows: Iterable[Cells] = ROWS) -> int:

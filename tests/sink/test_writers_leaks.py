@@ -19,7 +19,6 @@ from tests.sending import bodies_in, connections_to, counted
 from tests.waiting import wait_until
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 WARM = 20  # batches after which a process has all that it needs
 # A heartbeat that finds no idle connection in the pool opens one, which stays: one for each server, here with a file at
@@ -29,13 +28,11 @@ BEATS = 4
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
-    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
     use_timings(task_settling=0.0)
     with embedded_cluster(topics=topics) as running:
         yield running
-    RUN_CACHE().clear()
 
 
 class Kept(NamedTuple):

@@ -14,18 +14,14 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sink_options.effectively_once import Start
-from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 
 @pytest.fixture(autouse=True)
-def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[None]:
-    """Begin as a new driver and worker do, and do not wait for earlier attempts, which have ended here."""
-    RUN_CACHE().clear()
+def _new_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> None:
+    """Begin as a new driver does, and do not wait for earlier attempts, which have ended here."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     # A slow broker is not away.
     use_timings(task_settling=0.05, closed_connection_settling=0.05, broker_away_after=30.0)
-    yield
-    RUN_CACHE().clear()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
 from tests.without_spark.sink import Cells, Writing, schema
 from tubemq_spark.client import forget_servers
-from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 Start = Callable[..., EmbeddedCluster]
 CHECKPOINT = "/checkpoints/query"
@@ -34,5 +33,4 @@ def assert_each_stored_once(cluster: EmbeddedCluster, *parts: Sequence[Cells]) -
 
 def new_workers() -> None:
     """Act as if Spark had ended the workers before."""
-    RUN_CACHE().clear()
     forget_servers()

@@ -24,7 +24,6 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 KEYS = [b"key %d" % number for number in range(60)]
 OWNERS = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
@@ -34,12 +33,10 @@ LEFT = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
     """Two brokers with a topic of three partitions each."""
-    RUN_CACHE().clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     use_timings(task_settling=0.0, broker_away_after=0.2)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
         yield running
-    RUN_CACHE().clear()
 
 
 @pytest.fixture

@@ -135,7 +135,6 @@ def test_a_task_marks_the_batch_as_begun_after_its_search(start: Start, monkeypa
     for batch in range(2):
         task = write(cluster, task, rows(str(batch), 5, topic="demo"), None)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
-    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     new_workers()
     group, some = group_of(cluster), rows("2", 5, topic="demo")
     positions: list[int | None] = []

@@ -141,4 +141,10 @@ def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:
     assert known == {A: KnownIds(span, id_of(8), taken(8)), B: KnownIds(span, mark=taken(8))}
     assert span is not None
     assert span.has(id_of(7))
-    assert ids_between(begin, ends, {STORE: (taken(5),)}) == {}
+
+
+def test_a_range_without_a_fingerprint_of_its_last_entry_has_the_newest_one() -> None:
+    begin, ends = {A: 6 * UNIT, B: 6 * UNIT}, {A: 9 * UNIT, B: 9 * UNIT}
+    mark = KnownIds(mark=taken(5))
+    assert ids_between(begin, ends, {STORE: (taken(3), taken(5))}) == {A: mark, B: mark}
+    assert ids_between(begin, ends, {}) == {}

@@ -35,7 +35,7 @@ def that_tells(said: str) -> type[TubeMQDataSource]:
             assert once is not None
             note = read_commit_note(once.group)
             with open(said, "a") as file:
-                print(json.dumps([os.environ["SPARK_LOCAL_DIRS"], note.run, note.batch]), file=file)
+                print(json.dumps([os.environ["SPARK_LOCAL_DIRS"], note.run, note.topics]), file=file)
             return super().streamWriter(schema, overwrite)
 
     return Telling
@@ -63,7 +63,7 @@ def test_plan_of_a_batch_knows_the_last_commit(spark: SparkSession, tmp_path: Pa
         query.awaitTermination()
         assert len(cluster.tubemq.messages("demo")) == 10 * FILES
     told = [json.loads(line) for line in said.read_text().splitlines()]
-    assert len({folder for folder, _, _ in told}) == 1
+    assert len({folder for folder, *_ in told}) == 1
     # Each batch is planned once, and its commit creates another writer.
-    known = [[None, -1], *([query.runId, batch] for batch in range(FILES - 1))]
+    known = [[None, []], *[[query.runId, ["demo"]]] * (FILES - 1)]
     assert [one[1:] for one in told] == [one for one in known for _ in range(2)]

@@ -128,7 +128,8 @@ class ExactRange:
             self._entries.flushed_end = position
             self._seek(begin, State.OPENING, roll_back=False)
         else:
-            self._queue.plan([Command(Action.FIND_FLUSHED_END, begin)])
+            # The seek finds out if the store has lost these entries meanwhile.
+            self._queue.plan([Command(Action.SEEK, begin), Command(Action.FIND_FLUSHED_END, begin)])
 
     def on_fetch(self, begin: int, max_offset: int, messages: Sequence[StoredMessage]) -> None:
         """A fetch read `messages`, maybe none, from `begin` on."""
@@ -385,7 +386,7 @@ _LOOKUPS: Mapping[State, Callable[[ExactRange, Reply], None]] = {
 }
 _IGNORED = (
     *((state, Event.ROLLED_BACK) for state in (State.OPENING, State.FLUSHING, State.CLOSING, *_LOOKUPS)),
-    *((state, Event.SOUGHT) for state in _LOOKUPS),
+    *((state, Event.SOUGHT) for state in (State.FLUSHING, *_LOOKUPS)),
     *((state, event) for state in (State.READING, *_LOOKUPS) for event in (Event.PASSED, Event.WAITED)),
 )
 _HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, Reply], None]] = {

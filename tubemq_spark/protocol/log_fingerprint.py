@@ -71,7 +71,8 @@ class IdSpan(NamedTuple):
 class KnownIds(NamedTuple):
     """The ids of the messages in a range of one partition: all are in `span`, the last is `last`. None if unknown.
 
-    `mark` is the fingerprint of the store's last entry in the range, maybe of another partition.
+    `mark` is the fingerprint of the store's last entry in the range, maybe of another partition; if there is none, the
+    newest one before the range.
     """
 
     span: IdSpan | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -143,8 +143,8 @@ def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: i
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("[bookmarks-not-moved] %s: cannot move all bookmarks: %s", _name(batch), error)
-    note = CommitNote(written[0].id, written[0].run, batch) if written else last_commit
-    write_commit_note(once.group, replace(note, topics=tuple(noted[:_MAX_NOTED])))
+    run = written[0].run if written else last_commit.run
+    write_commit_note(once.group, CommitNote(run, tuple(noted[:_MAX_NOTED])))
 
 
 def _partitions(session: ProducerSession, topic: str) -> list[Partition]:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer.record_batch import RecordMetadata
+from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -33,9 +34,9 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
-from tubemq_spark.sink.stored_rows import StoredRowsOfTask
+from tubemq_spark.sink.stored_rows import StoredRows, StoredRowsOfTask
 from tubemq_spark.sink.stored_rows_search import QueryBookmarks, StoredRowsSearch
-from tubemq_spark.sink.task_attempts import RUN_CACHE, EarlierAttempts, WriteTask, earlier_attempts
+from tubemq_spark.sink.task_attempts import EarlierAttempts, WriteTask, earlier_attempts
 from tubemq_spark.sink.task_mark import TaskMark
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -45,6 +46,23 @@ _ADVICE = (
     "Restore the query's input, or set option 'effectivelyOnceUncertain' to sendAgain, which sends all rows of the "
     "task that were not found, and may store some twice"
 )
+
+
+class _EarlierRuns:
+    """What earlier runs have stored of the batch that a query attempts now, found by one search for all its tasks."""
+
+    def __init__(self) -> None:
+        self._found: dict[str | None, tuple[tuple[str | None, int], dict[str, StoredRows]]] = {}  # by query
+
+    def stored_rows(self, task: WriteTask) -> dict[str, StoredRows]:
+        """Return the rows of the task's batch, by topic; the caller fills it. Forget those of other batches."""
+        batch = task.run, task.batch
+        if self._found.get(task.id, (None,))[0] != batch:
+            self._found[task.id] = batch, {}
+        return self._found[task.id][1]
+
+
+_EARLIER_RUNS = PerProcess(_EarlierRuns)
 
 
 class Deduplicator:
@@ -58,6 +76,7 @@ class Deduplicator:
         self._main_topic = plan.options.topic
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
+        self._of_earlier_runs = _EARLIER_RUNS().stored_rows(task)
         self._mark = TaskMark(session, self._options.group, task, plan.bookmarks)
         self._bookmarks = QueryBookmarks(session, self._options, plan.bookmarks)
         self._search = StoredRowsSearch(
@@ -103,7 +122,7 @@ class Deduplicator:
             # Attempts of an earlier run ended when this run began, or soon after. One search in each process serves all
             # tasks of the batch. An attempt of this run may have failed just now, so its task searches anew.
             is_shared = self._earlier is EarlierAttempts.IN_AN_EARLIER_RUN
-            by_topic = RUN_CACHE().stored_rows(self._task) if is_shared else {}
+            by_topic = self._of_earlier_runs if is_shared else {}
             if topic not in by_topic:
                 by_topic[topic] = self._search.rows_in(topic, of_all_tasks=is_shared)
             stored = by_topic[topic]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells which attempt of a task runs here, and whether earlier ones may exist, which have stored some of its rows.
 
-Most tasks have no earlier attempt and search for nothing: a batch is attempted in one run only, unless it is the first
-batch of its run. Two sources prove that a batch is not the first one of its run:
+Each case has one proof (docs/sink.md has the table):
 
-* The note of the last commit. Spark ends Python workers that are idle for a minute, so no worker can rely on what an
-  earlier one knew. The plan and the commit of a stream run in workers of the driver, which see its block manager
-  folders. Each commit leaves a small file there: the run, the batch, and the topics that the query wrote to last.
-  Without such a folder, the file is in the user's own folder within the system's temporary folder. A missing or old
-  note only makes the next batch search for attempts that do not exist.
-* What this worker process has seen of the run.
-
-If Spark repeats a stage, attempts have number 0 again. `task_mark` finds the earlier ones.
+* Spark's attempt number tells a retried task, also where no mark can be left. If Spark repeats a stage, attempts have
+  number 0 again, and `task_mark` finds the earlier ones.
+* The note of the last commit tells the later batches of a run. Nothing else can: Spark ends Python workers that are
+  idle for a minute, so no worker can rely on what an earlier one knew, and a broker that crashes forgets positions. The
+  plan and the commit of a stream run in workers of the driver, which see its block manager folders. Each commit leaves
+  a small file there: the run, and the topics that the query wrote to last. A missing or old note only makes the next
+  batch search for attempts that do not exist.
+* Any other task belongs to the first batch of its run, and searches for rows of an earlier run. Where it cannot,
+  because messages are gone or too many, the third group of bookmarks proves that no attempt of the batch had begun.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import stat
-import tempfile
-from collections import OrderedDict
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -31,10 +27,8 @@ from typing import NamedTuple
 from pyspark import TaskContext
 
 from tubemq_spark.client import system
-from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.stamp import Origin
-from tubemq_spark.sink.stored_rows import StoredRows
 
 _log = logging.getLogger(__name__)
 
@@ -85,32 +79,24 @@ class EarlierAttempts(Enum):
     IN_THIS_RUN = "in this run"
 
 
-def earlier_attempts(task: WriteTask, last_commit: CommitNote | None) -> EarlierAttempts:
-    # Always asked, because the cache learns the run's first batch from it.
-    is_later_batch = RUN_CACHE().is_later_batch(task)
-    if task.attempt > 0:
-        return EarlierAttempts.IN_THIS_RUN
-    if is_later_batch or (last_commit is not None and last_commit.is_before(task)):
-        return EarlierAttempts.NONE
-    return EarlierAttempts.IN_AN_EARLIER_RUN
-
-
-@dataclass(frozen=True)
-class CommitNote:
-    """What the last commit has noted: `run` of the query `id` has committed `batch`; the query has written to `topics`,
-    to the first of them last.
+class CommitNote(NamedTuple):
+    """What the last commit has noted: `run` has committed a batch; the query has written to `topics`, to the first of
+    them last.
 
     The defaults are those of a query that has committed nothing.
     """
 
-    id: str | None = None
     run: str | None = None
-    batch: int = -1
     topics: tuple[str, ...] = ()
 
-    def is_before(self, task: WriteTask) -> bool:
-        """Return True if the same run has committed an earlier batch than that of `task`."""
-        return task.run is not None and (self.id, self.run) == (task.id, task.run) and self.batch < task.batch
+
+def earlier_attempts(task: WriteTask, last_commit: CommitNote) -> EarlierAttempts:
+    """`last_commit` is that of the plan, so if the same run has made it, this is not the run's first batch."""
+    if task.attempt > 0:
+        return EarlierAttempts.IN_THIS_RUN
+    if task.run is not None and last_commit.run == task.run:
+        return EarlierAttempts.NONE
+    return EarlierAttempts.IN_AN_EARLIER_RUN
 
 
 def read_commit_note(group: str) -> CommitNote:
@@ -120,7 +106,7 @@ def read_commit_note(group: str) -> CommitNote:
         return CommitNote()
     try:
         content = json.loads(file.read_bytes())
-        return CommitNote(content["id"], content["run"], content["batch"], tuple(content["topics"]))
+        return CommitNote(content["run"], tuple(content["topics"]))
     except OSError:
         return CommitNote()
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -133,10 +119,9 @@ def write_commit_note(group: str, note: CommitNote) -> None:
     file = _note_file(group)
     if file is None:
         return
-    content = {"id": note.id, "run": note.run, "batch": note.batch, "topics": note.topics}
     fresh = file.with_suffix(f".{system.process_id()}")
     try:
-        fresh.write_text(json.dumps(content), "utf-8")
+        fresh.write_text(json.dumps(note._asdict()), "utf-8")
         fresh.replace(file)
     except OSError as error:
         _log.warning(
@@ -149,55 +134,4 @@ def write_commit_note(group: str, note: CommitNote) -> None:
 def _note_file(group: str) -> Path | None:
     # Spark sets the variable for all its Python workers.
     folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
-    folder = Path(folders[0]) if folders else _users_folder()
-    return None if folder is None else folder / f"tubemq-once-{sha256(group.encode()).hexdigest()[:16]}.json"
-
-
-def _users_folder() -> Path | None:
-    """Return a folder that only the present user can write to, None if there is none."""
-    if not hasattr(os, "getuid"):
-        return None
-    folder = Path(tempfile.gettempdir(), f"tubemq-spark-{os.getuid()}")
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        _log.info("cannot use %s for the notes of commits: %s", folder, error)
-        return None
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return folder if is_own else None
-
-
-class RunCache:
-    """The first batch of each run that this process has seen, and what earlier runs have stored of that batch."""
-
-    _MAX_RUNS = 100
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self._runs: OrderedDict[tuple[str | None, str | None], tuple[int, dict[str, StoredRows]]] = OrderedDict()
-
-    def is_later_batch(self, task: WriteTask) -> bool:
-        """Return True if `task` belongs to a later batch than the first one that this process has seen of its run."""
-        if task.run is None:
-            return False
-        first_batch, stored_rows = self._run_of(task)
-        if task.batch > first_batch:
-            stored_rows.clear()
-        return task.batch > first_batch
-
-    def stored_rows(self, task: WriteTask) -> dict[str, StoredRows]:
-        """Return what earlier runs have stored of the run's first batch, by topic; the caller fills it."""
-        return {} if task.run is None else self._run_of(task)[1]
-
-    def _run_of(self, task: WriteTask) -> tuple[int, dict[str, StoredRows]]:
-        run = self._runs.setdefault((task.id, task.run), (task.batch, {}))
-        self._runs.move_to_end((task.id, task.run))
-        while len(self._runs) > self._MAX_RUNS:
-            self._runs.popitem(last=False)
-        return run
-
-
-RUN_CACHE = PerProcess(RunCache)
+    return Path(folders[0], f"tubemq-once-{sha256(group.encode()).hexdigest()[:16]}.json") if folders else None

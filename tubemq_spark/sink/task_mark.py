@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows attempts of a task to each other, also if Spark repeats the stage.
+"""Shows attempts of a task to each other if Spark repeats the stage. Nothing else decides this case.
 
 Spark repeats a stage that could not read its shuffle files. Then attempts of its tasks have number 0 again, and Spark
 does not tell Python which attempt of the stage runs. Attempts of the earlier stage may still run.

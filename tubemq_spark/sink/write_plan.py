@@ -34,7 +34,7 @@ class WritePlan:
     write_id: str | None = None
     bookmarks: Bookmarks = field(default_factory=dict, repr=False)
     made_at: int = 0
-    last_commit: CommitNote | None = None
+    last_commit: CommitNote = field(default_factory=CommitNote)
     known: KnownTopics | None = field(default=None, compare=False, repr=False)
     """The topics of the options, for tasks that get no answer of a master."""
     no_answer: TransportError | None = field(default=None, compare=False, repr=False)

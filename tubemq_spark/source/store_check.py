@@ -98,7 +98,9 @@ def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -
     for batch in store_ranges(begin, ends, fingerprints):
         at = {one.position: one for one in batch.fingerprints}
         first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.last_entry)
-        if last is None:
+        if last is None:  # perhaps the last entry is of a partition that the query does not read
+            if batch.newest is not None:
+                found |= dict.fromkeys(batch.partitions, KnownIds(mark=batch.newest))
             continue
         span = None if first is None else span_between(first, last)
         found |= dict.fromkeys(batch.partitions, KnownIds(span, mark=last))

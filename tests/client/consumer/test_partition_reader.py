@@ -46,14 +46,19 @@ def reader(cluster: EmbeddedCluster, clock: SkippingClock, use_timings: UseTimin
     use_timings(heartbeat_period=3600.0)
 
     def reader(
-        broker: Broker | None = None, *, retry_for: float = 30.0, ids: KnownIds = UNKNOWN_IDS, **others: object
+        broker: Broker | None = None,
+        *,
+        retry_for: float = 30.0,
+        start: int = 0,
+        ids: KnownIds = UNKNOWN_IDS,
+        **others: object,
     ) -> PartitionReader:
         (partition,) = messages.partitions(cluster, "demo")
         return PartitionReader(
             settings(cluster, clock=clock, retry_for=retry_for),
             "g",
             reading.next_claim(),
-            replace(reading.wanted(cluster, partition, 0, COUNT * reading.UNIT), ids=ids),
+            replace(reading.wanted(cluster, partition, start, COUNT * reading.UNIT), ids=ids),
             PartitionSnapshot(broker or messages.broker(cluster, 1), look_group="g_look"),
             claim_timeout=0.0,
             **others,  # type: ignore[arg-type]
@@ -128,6 +133,14 @@ def test_the_mark_of_the_store_proves_that_messages_were_replaced(
     else:
         with pytest.raises(PositionMovedError, match="have other ids"):
             reading.rows_of(planned.batches())
+
+
+def test_a_mark_before_the_range_may_have_expired(cluster: EmbeddedCluster, reader: Reader) -> None:
+    """What retention removed had been flushed: no crash has taken its place."""
+    cluster.tubemq.expire("demo", 10)
+    ids = KnownIds(mark=Fingerprint(0, 0, 1, 0))
+    planned = reader(start=(COUNT - 10) * reading.UNIT, ids=ids)
+    assert len(reading.rows_of(planned.batches())) == 10
 
 
 def test_the_reader_asks_for_the_address_of_a_broker_that_has_moved(

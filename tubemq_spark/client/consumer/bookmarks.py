@@ -11,8 +11,9 @@ positions have no meaning.
 A third group, `<base>_plan`, shows whether an attempt of a batch has begun since the last commit: whoever begins with a
 batch moves it to the end, a commit moves it to the beginning. If it is before the bookmark of a batch, the batch has no
 messages yet (`Bookmark.is_untried` has the exact rule). The sink uses this proof only where the bookmark itself does
-not help: retention has removed the messages behind it, or there are too many of them. The proof is lost, in the unsafe
-direction, when a broker crashes before it has written the move of the third group to disk.
+not help: retention has removed the messages behind it, or there are too many of them. Nothing else decides this case,
+because a query that was stopped may start again on another computer. The proof is lost, in the unsafe direction, when a
+broker crashes before it has written the move of the third group to disk.
 
 A new group begins at the end of a partition: the first client that reads the bookmarks of a partition sets them. So a
 task must read them before it sends its first message to a partition, also to one that was added meanwhile.

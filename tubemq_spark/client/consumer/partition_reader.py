@@ -114,16 +114,15 @@ class PartitionReader:
             yield batch
         if ids.mark is None:
             return
-        if end == wanted.end:
-            is_intact = not may_be_replaced(ids, last_id) or self._has_mark(ids.mark)
-        else:  # the tail was lost, with the mark: the store may have got other messages before its new end
-            is_intact = last_id is None or (ids.span is not None and ids.span.has(last_id))
-        if not is_intact:
+        if end != wanted.end:  # the tail was lost: the store may have got other messages before its new end
+            ids = ids._replace(last=None)
+        if may_be_replaced(ids, last_id) and not self._has_mark(ids.mark):
             raise replaced_error(wanted.partition, start, end)
 
     def _has_mark(self, mark: Fingerprint) -> bool:
-        """Return True if the message of the fingerprint is still there: then no message before it was replaced. Raise
-        `TransportError` if the broker does not tell."""
+        """Return True if the message of the fingerprint is still there: then no message before it was replaced. Also
+        if retention removed it before the range: then it had been flushed. Raise `TransportError` if the broker does
+        not tell."""
         broker, partition, _ = self._claim.place
         requests = replace(self._claim.requests, group=self._look_group)
         place = partition._replace(partition_id=mark.partition_id), mark.position
@@ -131,6 +130,8 @@ class PartitionReader:
             found = Prober(visitor).probe([place]).get(place)
         if found is None:
             raise TransportError(f"{place[0]} at {broker}: the broker does not tell what is stored at {mark.position}")
+        if found.begin > mark.position:
+            return mark.position < self._wanted.start
         return found.begin == mark.position and mark.message_id in found.message_ids
 
     def _read_again(self, start: int, end: int, delivered: DeliveredLog) -> None:
@@ -143,6 +144,9 @@ class PartitionReader:
                 is_same = not delivered.add(batch) and is_same
         except ValueError:
             is_same = False
+        except DataLossError:
+            self._claim.is_doubtful = True  # this reading has verified nothing
+            raise
         if not is_same or delivered.awaited is not None:
             raise PositionMovedError(
                 f"{self._claim.locator.where}: two readings of [{start}, {end}) differ, because a fetch of an earlier "

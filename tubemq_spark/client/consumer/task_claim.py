@@ -187,16 +187,16 @@ class TaskClaim:
             self._send_now([self._heartbeat()])
 
     def on_disconnect(self) -> None:
-        """Record that requests may be running that nobody waits for. `release` leaves the claim then, unless it is
-        acquired again: the next client that meets it knows that it must verify what it reads."""
+        """Record that requests may be running that nobody waits for."""
         self.is_doubtful = self.is_doubtful or self._may_exist
         self.is_held = self._may_exist = False
 
     def release(self) -> None:
-        """Release the claim. A broker that does not answer lets it expire."""
-        if not self._may_exist:
+        """Release the claim. A broker that does not answer lets it expire. So does one whose partition is doubtful: the
+        next client that meets the claim knows that it must verify what it reads."""
+        may_exist, self.is_held, self._may_exist = self._may_exist, False, False
+        if not may_exist or self.is_doubtful:
             return
-        self.is_held = self._may_exist = False
         request = self.requests.unregister(*self.place)
         try:
             unwrap_reply(self._send_now([request])[0], broker_pb.RegisterResponseB2C, request.what)
