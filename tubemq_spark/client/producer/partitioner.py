@@ -223,6 +223,10 @@ class Partitioner:
             self._keys.clear()  # a partition that failed may be removed
             self._usable.clear()
 
+    def is_gone(self, partition: Partition) -> bool:
+        """Whether the partition failed, and the master does not list it any more."""
+        return partition not in self._present(partition.topic)
+
     def _present(self, topic: str) -> Sequence[Partition]:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
         master lists none at all, it has just taken over or the topic is closed; then none is gone."""

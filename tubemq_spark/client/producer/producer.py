@@ -416,7 +416,9 @@ class Producer:
             return False
         self._update_partitioner()  # `_dispatch` does not, if no record waits
         may_connect, left = self._partitioner.may_connect, self._failures.timeout.left
-        resolved = self._unresolved.resolve(lambda one: may_connect(one.broker_id, needed=True), left)
+        resolved = self._unresolved.resolve(
+            lambda one: may_connect(one.broker_id, needed=True), self._partitioner.is_gone, left
+        )
         for batch, stored in reversed(resolved):
             missing = [at for at, where in enumerate(stored) if where is None]
             for at, where in enumerate(stored):

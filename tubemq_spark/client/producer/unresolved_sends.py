@@ -101,10 +101,17 @@ class UnresolvedSends:
         unresolved.batches.append(batch)
         unresolved.due, unresolved.pinged = self._settings.clock.monotonic(), False
 
-    def resolve(self, may_ask: Callable[[Partition], bool], left: float | None) -> list[Resolved]:
+    def resolve(
+        self, may_ask: Callable[[Partition], bool], is_gone: Callable[[Partition], bool], left: float | None
+    ) -> list[Resolved]:
         """Ping brokers, or look up the records of one partition, where that is due and `may_ask` allows it. Only one,
-        because a look-up takes time and other records wait. The delivery timeout has `left` seconds."""
+        because a look-up takes time and other records wait. Where a partition `is_gone`, its records go to another one,
+        and need no order with late copies. The delivery timeout has `left` seconds."""
         now = self._settings.clock.monotonic()
+        if self._lookup is None:
+            for partition, unresolved in self._unresolved.items():
+                if all(batch.lane.id.by_key for batch in unresolved.batches) and is_gone(partition):
+                    return self._settled(partition, {})
         due = [one for one, unresolved in self._unresolved.items() if unresolved.due <= now and may_ask(one)]
         for partition in due:
             if self._unresolved[partition].pinged:
@@ -125,7 +132,7 @@ class UnresolvedSends:
             unresolved.due = self._settled_at(_SETTLING_IF_SILENT if was_silent else 1)
 
     def _look_up(self, partition: Partition, left: float | None) -> list[Resolved]:
-        batches = sorted(self._unresolved[partition].batches, key=lambda batch: batch.number)
+        batches = self._unresolved[partition].batches
         record_ids = [one for batch in batches for one in batch.ids if one is not None]
         stored: Mapping[RecordId, RecordMetadata] = {}
         if self._lookup is not None and record_ids:
@@ -137,7 +144,10 @@ class UnresolvedSends:
                 self._postpone(partition.broker_id, error, left)
                 return []
         OUTAGES().worked(_log, f"the look-up of messages on broker {partition.broker_id}")
-        del self._unresolved[partition]
+        return self._settled(partition, stored)
+
+    def _settled(self, partition: Partition, stored: Mapping[RecordId, RecordMetadata]) -> list[Resolved]:
+        batches = sorted(self._unresolved.pop(partition).batches, key=lambda batch: batch.number)
         for batch in batches:
             batch.lane.blocking.discard(batch)
             assert batch.failure is not None
