@@ -170,6 +170,7 @@ def test_waiting_records_keep_their_order_if_their_partition_is_removed(cluster:
         cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
         send_rows(producer, 200, 600)
         cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
+        wait_until(lambda: producer._targets.refresh() and not producer._session.lists(Partition(2, "demo", 0)))
         send_rows(producer, 600, 1000)
     stored.check(1000)
 

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unresolved sends: with a look-up, each record with unknown outcome is looked up first, and is stored once. Without one,
-the records of a key keep their order."""
+"""Unresolved sends: with a look-up, each record with unknown outcome is looked up first, and is stored once.
+Without one, the records of a key keep their order."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.peers import Peer
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tubemq_spark.client.net.connection import Connection
@@ -248,25 +252,71 @@ def test_other_records_do_not_wait_for_an_unresolved_one(cluster: EmbeddedCluste
 # Without a look-up, records with a key wait until no late copy can arrive
 
 
+class StuckConnection:
+    """A way to the broker that holds the first request with `body` until the producer has pinged the broker."""
+
+    def __init__(self, cluster: EmbeddedCluster, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+        host, port = cluster.broker_address(1).split(":")
+        self._broker = host, int(port)
+        self._body = body
+        self._pinged = threading.Event()
+        self.held = 0
+        self.peer = Peer(self._serve)
+        cluster.tubemq._on_thread(self._redirect(cluster))
+        ping = Connection.ping
+
+        def seen(connection: Connection, timeout: float) -> None:
+            ping(connection, timeout)
+            self._pinged.set()
+
+        monkeypatch.setattr(Connection, "ping", seen)
+
+    def _redirect(self, cluster: EmbeddedCluster) -> Callable[[], None]:
+        return lambda: setattr(cluster.tubemq._servers.catalog.brokers[1], "port", self.peer.address.port)
+
+    def _serve(self, client: socket.socket) -> None:
+        with socket.create_connection(self._broker) as broker:
+            replies = threading.Thread(target=copy, args=(broker, client))
+            replies.start()
+            with suppress(OSError):
+                while data := client.recv(1 << 16):
+                    if self._body in data and not self.held:
+                        self.held += 1
+                        self._pinged.wait(2.0)
+                    broker.sendall(data)
+            broker.shutdown(socket.SHUT_WR)
+            replies.join()
+
+
+def copy(source: socket.socket, to: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            to.sendall(data)
+
+
 @pytest.mark.parametrize("target", [None, (1, 0)])
 @pytest.mark.parametrize("keys", [1, 3])
 def test_a_late_first_copy_of_a_key_comes_before_its_successors(
-    single: EmbeddedCluster, use_timings: UseTimings, keys: int, target: tuple[int, int] | None
+    single: EmbeddedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    use_timings: UseTimings,
+    keys: int,
+    target: tuple[int, int] | None,
 ) -> None:
-    """The send hangs at the broker for longer than the timeout."""
+    """The send hangs at the broker for longer than the timeout, and its connection is closed meanwhile."""
     use_timings(slow_peer_grace=0.05, closed_connection_settling=0.1)
-    late = single.tubemq.on("send_message", nth=5, times=1).delay(0.6)
-    with Producer(settings(single, rpc_timeout=0.2)) as producer:
-        for row in range(20):
+    stuck = StuckConnection(single, b"row 4", monkeypatch)
+    with stuck.peer, Producer(settings(single, rpc_timeout=SOON)) as producer:
+        for row in range(12):
             producer.send("demo", b"row %d" % row, key=b"%d" % (row % keys), target=target)
-    assert late.fired == 1
+    assert stuck.held == 1
     rows: dict[int, list[int]] = defaultdict(list)
     for message in single.tubemq.messages("demo"):
         rows[id_in(message.body) % keys].append(id_in(message.body))
-    assert any(len(found) > len(set(found)) for found in rows.values()), "both copies are stored"
+    assert rows[4 % keys].count(4) == 2
     for key, found in rows.items():
         assert found == sorted(found)
-        assert set(found) == {row for row in range(20) if row % keys == key}
+        assert set(found) == set(range(key, 12, keys))
 
 
 def test_records_without_a_key_do_not_wait(single: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
