@@ -15,8 +15,7 @@ def fill(master: str, topic: str, count: int, body: bytes) -> None:
     with Producer(ClientSettings.from_options({"tubemq.master": master})) as producer:
         while count:
             part = together[:count]
-            taken = producer.send_together(topic, part)
-            if taken < len(part):
-                producer.send(topic, part[taken])
-                taken += 1
-            count -= taken
+            if not producer.send_together(topic, part):
+                del part[1:]
+                producer.send(topic, body)  # raises why
+            count -= len(part)

@@ -132,7 +132,7 @@ def _send(pipe: Connection, master: str, rate: int, seconds: float) -> None:
     acknowledged: dict[int, float] = {}
     with Producer(
         ClientSettings.from_options({"tubemq.master": master}),
-        on_stored=lambda record, _: acknowledged.__setitem__(record.row or 0, time.time()),
+        on_stored=lambda topic, row, record_id, stored: acknowledged.__setitem__(row or 0, time.time()),
     ) as producer:
         begin, sent, total = time.time(), 0, int(rate * seconds)
         while sent < total:

@@ -15,7 +15,10 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.net.pool import POOL
+from tubemq_spark.client.producer.record_batch import RecordBatch
+from tubemq_spark.client.producer.send_queue import LaneId, SendQueue
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 
 
@@ -30,6 +33,14 @@ def settings(
     """Return the settings of a client of this cluster. Times are in seconds."""
     made = replace(messages.settings(cluster), rpc_timeout=rpc_timeout, retry_for=retry_for, idle_for=idle_for)
     return made if clock is None else replace(made, clock=clock)
+
+
+def batch_of(*bodies: bytes, partition: Partition) -> RecordBatch:
+    """Return records without a key for `partition`."""
+    batch = SendQueue().lane(LaneId(partition.topic, None)).open(0, len(bodies), 0)
+    batch.extend(b"", bodies, (None, None), range(len(bodies)))
+    batch.partition = partition
+    return batch
 
 
 def seeds(count: int, fast: int) -> list[ParameterSet]:

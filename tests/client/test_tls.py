@@ -93,7 +93,7 @@ def connected(peer: Peer, tls: TlsSettings, framing: Framing | None = Framing.ST
 
 
 def submit(connection: Connection, body: bytes) -> int:
-    return connection.submit_bytes(ServiceType.BROKER_READ, Method.GET_MESSAGE, body, TIMEOUT)
+    return connection.submit_request(Request(ServiceType.BROKER_READ, Method.GET_MESSAGE, int(TIMEOUT * 1000), body))
 
 
 def response(body: bytes) -> Response:
@@ -157,7 +157,7 @@ def test_waiting_does_not_miss_bytes_that_are_decrypted_already(authority: Autho
         while not all(map(connection.answered, numbers)):
             wait_for_any([connection], TIMEOUT)
             connection.flush()
-        assert len(connection.take()) == 50
+        assert [connection.reply(number) for number in numbers] == [response(bytes(20_000))] * 50
 
 
 @pytest.mark.parametrize(("release", "framing"), [("1.2", Framing.PREFIXED), ("2.5", Framing.STANDARD)])

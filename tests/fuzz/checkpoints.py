@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tests.fuzz import corpus
 from tests.fuzz.mutations import damaged, damaged_text
-from tubemq_spark.client.producer.send_queue import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.claim_id import DRIVER, ClaimId, Relation, holder_in
 from tubemq_spark.protocol.metadata import Partition

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All decoders under test, and how a million inputs are shared among them."""
+"""All decoders under test, the encoder of sends, and how a million inputs are shared among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.fuzz import brokers, checkpoints, contents, masters, wire
 from tests.fuzz.run import Decoder
 
 DECODERS: tuple[Decoder[Any], ...] = (
-    Decoder("frames", 150_000, wire.make_frames, wire.accepts_frames),
+    Decoder("frames", 125_000, wire.make_frames, wire.accepts_frames),
     Decoder("prefixed-frames", 100_000, wire.make_prefixed_frames, wire.accepts_frames),
     Decoder("replies", 120_000, wire.make_envelope, wire.accepts_envelope),
     Decoder("requests", 40_000, wire.make_request, wire.accepts_request),
@@ -19,6 +19,7 @@ DECODERS: tuple[Decoder[Any], ...] = (
     Decoder("broker-replies", 80_000, brokers.make_answer, brokers.accepts_answer),
     Decoder("fetched-messages", 60_000, brokers.make_fetches, brokers.accepts_fetches),
     Decoder("acknowledgements", 20_000, brokers.make_seed, brokers.accepts_acknowledgements),
+    Decoder("sends", 25_000, brokers.make_seed, brokers.accepts_sends),  # a million records
     Decoder("payloads", 60_000, contents.make_payload, contents.accepts_payload),
     Decoder("stamps", 40_000, contents.make_attributes, contents.accepts_stamp),
     Decoder("inlong-packs", 50_000, contents.make_pack, contents.accepts_pack),

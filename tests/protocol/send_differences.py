@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the fast path of sends with the plain one: frames of requests, and what is made of the server's bytes.
+"""Compares the encoder of sends and the parser of their answers with the plain ones.
 
 `python -m tests.protocol.send_differences --count 1000000` compares so many conversations. The tests compare a few.
 """
@@ -8,51 +8,92 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.envelope import Failure, Request, Response, encode_reply, encode_request, parse
+from tubemq_spark.protocol.envelope import (
+    Failure,
+    Request,
+    Response,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+    parse,
+)
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.frame import encode_frame
-from tubemq_spark.protocol.message import encode_attributes, encode_content, encode_payload, encode_target
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_content, encode_payload, encode_target
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.rpc import RpcProtocol
-from tubemq_spark.protocol.send_frames import SendFrames
+from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_frames import Kind, SendEncoder
 
-Seen = list[tuple[int, object]]
-"""What became of each send, in the order of the answers: `ACK`, a reply, or at the end an error without a number."""
+Seen = list[object]
+"""What became of each send, in their order: `ACK`, a reply, or at the end an error."""
 ACK = "acknowledged"
 
 
-def request(data: bytes = b"") -> Request:
-    return Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 10_000, data)
+class Send(NamedTuple):
+    body: bytes
+    attributes: bytes = b""
+    kind: Kind = (None, None)
 
 
-def plain_frame(serial_no: int, target: bytes, body: bytes, frames: SendFrames) -> bytes:
-    content = encode_content(*encode_payload(body, frames.attributes), frames.msg_type, frames.msg_time)
-    return encode_frame(serial_no, encode_request(request(target + content)), Framing.STANDARD)
+def plain_frame(serial_no: int, target: bytes, send: Send, framing: Framing = Framing.STANDARD) -> bytes:
+    content = encode_content(*encode_payload(send.body, send.attributes), *send.kind)
+    request = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 10_000, target + content)
+    return encode_frame(serial_no, encode_request(request), framing)
 
 
-def compare_frames(chance: random.Random) -> None:
-    """Raise `AssertionError` if the two ways encode different bytes for some random sends."""
-    msg_type = chance.choice([None, "news", "Zürich"])
-    msg_time = chance.choice([None, "202611222031"])
-    attributes = encode_attributes(chance.choice([None, {"city": "Zürich"}]), msg_type, msg_time)
-    frames = SendFrames(attributes, msg_type, msg_time, 10_000)
-    topics = ["demo", "t" * chance.randrange(1, 200)]
+def encoded(encoder: SendEncoder, first: int, target: bytes, sends: Sequence[Send]) -> tuple[bytes, list[int]]:
+    headers = [encode_payload(b"", send.attributes)[0] for send in sends]
+    return encoder.encode(first, target, headers, [send.body for send in sends], [send.kind for send in sends])
+
+
+def compare_frames(chance: random.Random) -> int:
+    """Return the number of random sends. Raise `AssertionError` if the two ways encode different bytes for them."""
+    framing = chance.choice(list(Framing))
+    encoder = SendEncoder(framing, 10_000)
     authorization = broker_pb.AuthorizedInfo(visitAuthorizedToken=chance.randrange(1 << 40))
-    targets = [encode_target("client", Partition(1, topic, n), authorization) for topic in topics for n in range(3)]
-    count = chance.randrange(1, 6)
-    sizes = [chance.choice([0, 1, 99, 100, 127, 128, 1024, chance.randrange(9000)]) for _ in range(count)]
-    sends = [(chance.choice(targets), chance.randbytes(size)) for size in sizes]
-    sends = [(target, body) for target, body in sends if frames.fits(target, len(body))]
-    first = chance.randrange(1, 1 << 31 - count)
-    parts, lengths = frames.encode(first, [target for target, _ in sends], [body for _, body in sends])
-    wanted = [plain_frame(first + n, *send, frames) for n, send in enumerate(sends)]
-    assert b"".join(parts) == b"".join(wanted)
-    assert lengths == list(map(len, wanted))
+    topic = chance.choice(["demo", "t" * chance.randrange(1, 200)])
+    count = 0
+    for number in range(3):
+        target = encode_target("client", Partition(1, topic, number), authorization)
+        sends = [_random_send(chance) for _ in range(chance.randrange(1, 6))]
+        first = chance.randrange(1, (1 << 31) - len(sends))
+        data, sizes = encoded(encoder, first, target, sends)
+        wanted = [plain_frame(first + n, target, send, framing) for n, send in enumerate(sends)]
+        assert data == b"".join(wanted)
+        assert sizes == list(map(len, wanted))
+        received = [decode_request(frame.body) for frame in FrameDecoder(framing).feed(data)]
+        assert [broker_pb.SendMessageRequestP2B.FromString(one.data) for one in received] == [
+            _message(target, send) for send in sends
+        ]
+        count += len(sends)
+    return count
+
+
+def _message(target: bytes, send: Send) -> broker_pb.SendMessageRequestP2B:
+    """Return what the broker must read."""
+    payload, flag = encode_payload(send.body, send.attributes)
+    message = broker_pb.SendMessageRequestP2B.FromString(target)
+    message.MergeFrom(
+        broker_pb.SendMessageRequestP2B(
+            data=payload, flag=flag, checkSum=check_sum(payload), msgType=send.kind[0], msgTime=send.kind[1]
+        )
+    )
+    return message
+
+
+def _random_send(chance: random.Random) -> Send:
+    kind = chance.choice([None, "news", "Zürich"]), chance.choice([None, "202611222031"])
+    attributes = encode_attributes(chance.choice([None, {"city": "Zürich" * chance.randrange(9)}]), *kind)
+    size = chance.choice([0, 1, 99, 100, 127, 128, 1024, chance.randrange(9000), chance.randrange(7800, 8300)])
+    return Send(chance.randbytes(size), chance.choice([b"", attributes]), kind)
 
 
 def answer(chance: random.Random, code: int = ErrCode.SUCCESS) -> broker_pb.SendMessageResponseB2P:
@@ -106,54 +147,72 @@ def pieces(chance: random.Random, frames: list[bytearray]) -> Iterator[bytes]:
         yield part[cut:]
 
 
-def seen_by(rpc: RpcProtocol, parts: list[bytes], runs: list[range]) -> Seen:
-    in_runs = [serial_no for run in runs for serial_no in run]
+def seen_by(rpc: RpcProtocol, parts: list[bytes]) -> Seen:
     seen: Seen = []
-    counted = 0
     for part in parts:
         try:
-            replies = rpc.receive(part)
-            rpc_error = None
-        except ProtocolError as error:
-            replies, rpc_error = [], str(error)
-        seen += [(serial_no, ACK) for serial_no in in_runs[counted : rpc.acknowledged]]
-        counted = rpc.acknowledged
-        seen += [(serial_no, _outcome(reply)) for serial_no, reply in replies]
-        if rpc_error is not None:
-            return [*sorted(seen, key=lambda one: one[0]), (0, rpc_error)]
-    return sorted(seen, key=lambda one: one[0])
+            assert rpc.receive(part) == []
+            error = None
+        except ProtocolError as problem:
+            error = problem
+        for outcome in rpc.take_outcomes():
+            if isinstance(outcome, int):
+                seen += [ACK] * outcome
+            elif isinstance(outcome, list):
+                assert all(answer.errCode == ErrCode.SUCCESS for answer in outcome)
+                seen += [ACK] * len(outcome)
+            else:
+                seen.append(outcome)
+        if error is not None:
+            return [*seen, "error"]
+    return seen
 
 
-def _outcome(reply: Response | Failure) -> object:
-    if isinstance(reply, Failure):
-        return reply
+def plain_outcomes(parts: list[bytes], numbers: list[int]) -> Seen:
+    """Return what the decoders of frames and envelopes make of a server's bytes."""
+    seen: Seen = []
+    decoder = FrameDecoder(Framing.STANDARD)
+    expected = iter(numbers)
     try:
-        found = parse(broker_pb.SendMessageResponseB2P, reply.data)
-    except ProtocolError as error:
-        return str(error)
-    return ACK if found.errCode == ErrCode.SUCCESS else reply
+        for part in parts:
+            for serial_no, body in decoder.feed(part):
+                reply = decode_reply(body, Method.SEND_MESSAGE)
+                if serial_no != next(expected, None):
+                    raise ProtocolError("out of order")
+                if isinstance(reply, Response) and reply.method != Method.SEND_MESSAGE:
+                    raise ProtocolError("another method")
+                seen.append(ACK if _is_ack(reply) else reply)
+    except ProtocolError:
+        seen.append("error")
+    return seen
+
+
+def _is_ack(reply: Response | Failure) -> bool:
+    try:
+        return isinstance(reply, Response) and parse(Answer, reply.data).errCode == ErrCode.SUCCESS
+    except ProtocolError:
+        return False
 
 
 def compare_answers(chance: random.Random) -> bool:
     """Raise `AssertionError` if the two ways make something else of a server's bytes. Return True if all were acks."""
-    fast, plain = RpcProtocol(Framing.STANDARD), RpcProtocol(Framing.STANDARD)
-    runs: list[range] = []
+    rpc = RpcProtocol(Framing.STANDARD)
+    rpc.wants_answers = chance.random() < 0.5
     numbers: list[int] = []
+
+    def encode(first: int) -> bytes:
+        numbers.extend(range(first, first + count))
+        return b""
+
     for _ in range(chance.randrange(1, 4)):
         count = chance.randrange(1, 8)
-        made = [plain.request(request())[0] for _ in range(count)]
-        if chance.random() < 0.8:
-            assert fast.can_begin_run(count)
-            assert fast.begin_run(count) == made[0]
-            runs.append(range(made[0], made[-1] + 1))
-        else:
-            assert [fast.request(request())[0] for _ in made] == made
-        numbers += made
+        rpc.sends(count, encode)
     parts = [*pieces(chance, conversation(chance, numbers)), b""]
-    wanted = seen_by(plain, parts, [])
-    assert seen_by(fast, parts, runs) == wanted
-    assert fast.unanswered == plain.unanswered
-    return all(what == ACK for _, what in wanted)
+    wanted = plain_outcomes(parts, numbers)
+    assert seen_by(rpc, parts) == wanted
+    if "error" not in wanted:
+        assert rpc.unanswered == len(numbers) - len(wanted)
+    return all(what == ACK for what in wanted)
 
 
 def main() -> None:
@@ -162,11 +221,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     chance = random.Random(given.seed)
-    acknowledged = 0
+    sends = acknowledged = 0
     for _ in range(given.count):
-        compare_frames(chance)
+        sends += compare_frames(chance)
         acknowledged += compare_answers(chance)
-    print(f"{given.count} times the same frames and answers; {acknowledged} conversations had only acknowledgements")
+    print(f"{given.count} times the same answers, and the same bytes of {sends} sends; {acknowledged} had only acks")
 
 
 if __name__ == "__main__":

@@ -97,46 +97,73 @@ def test_a_request_that_is_too_long_stays_unsent() -> None:
     assert rpc.request(request())[0] == 1
 
 
-def acknowledgement(serial_no: int, *, code: int = 200) -> bytes:
+def acknowledgement(serial_no: int, *, code: int = 200, framing: Framing = Framing.STANDARD) -> bytes:
     answer = broker_pb.SendMessageResponseB2P(success=code == 200, errCode=code, errMsg="Ok!", messageId=serial_no)
-    return reply_frame(serial_no, Response(Method.SEND_MESSAGE, answer.SerializeToString()))
+    return reply_frame(serial_no, Response(Method.SEND_MESSAGE, answer.SerializeToString()), framing)
 
 
-def test_acknowledgements_of_runs_are_only_counted() -> None:
-    rpc = RpcProtocol(Framing.STANDARD)
-    assert [rpc.begin_run(3), rpc.begin_run(4)] == [1, 4]
+def begin(rpc: RpcProtocol, count: int) -> int:
+    """Begin so many sends, and return the serial number of the first one."""
+    return int.from_bytes(rpc.sends(count, lambda first: first.to_bytes(4, "big")), "big")
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_sends_that_are_stored_are_counted(framing: Framing) -> None:
+    rpc = RpcProtocol(framing)
+    assert [begin(rpc, 3), begin(rpc, 4)] == [1, 4]
     assert rpc.unanswered == 7
-    replies = [rpc.receive(acknowledgement(1)), rpc.receive(b"".join(map(acknowledgement, [2, 3, 4, 5])))]
-    assert (replies, rpc.acknowledged, rpc.unanswered, rpc.ended_runs) == ([[], []], 5, 2, 0)
+    acks = [acknowledgement(n, framing=framing) for n in range(8)]
+    assert rpc.receive(acks[1]) + rpc.receive(b"".join(acks[2:6])) == []
+    assert (rpc.take_outcomes(), rpc.unanswered) == ([5], 2)
     number, _ = rpc.request(request())
     assert number == 8
-    assert rpc.receive(reply_frame(8, Response(17, b"other"))) == [(8, Response(17, b"other"))]
-    rest = acknowledgement(6) + acknowledgement(7)
+    assert rpc.receive(reply_frame(8, Response(17, b"other"), framing)) == [(8, Response(17, b"other"))]
+    rest = acks[6] + acks[7]
     assert rpc.receive(rest[:30]) + rpc.receive(rest[30:]) == []
-    assert (rpc.acknowledged, rpc.unanswered, rpc.ended_runs) == (7, 0, 0)
+    assert (rpc.take_outcomes(), rpc.take_outcomes(), rpc.unanswered) == ([2], [], 0)
 
 
-@pytest.mark.parametrize("unusual", [acknowledgement(3, code=500), acknowledgement(4)], ids=["failure", "out of order"])
-def test_another_reply_ends_the_runs(unusual: bytes) -> None:
+def test_the_answers_of_sends_are_returned_where_they_are_wanted() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
-    rpc.begin_run(3)
-    rpc.begin_run(2)
-    replies = rpc.receive(acknowledgement(1) + acknowledgement(2) + unusual + acknowledgement(5))
-    assert (rpc.acknowledged, rpc.ended_runs, rpc.unanswered) == (2, 1, 1)
-    assert [number for number, _ in replies] == [4 if unusual == acknowledgement(4) else 3, 5]
-    assert rpc.begin_run(2) == 6
-    assert rpc.receive(acknowledgement(6)) == []
-    assert rpc.acknowledged == 3
+    rpc.wants_answers = True
+    begin(rpc, 5)
+    rpc.receive(b"".join(map(acknowledgement, [1, 2, 3])))
+    rpc.receive(acknowledgement(4))
+    (answers,) = rpc.take_outcomes()
+    assert isinstance(answers, list)
+    assert [answer.messageId for answer in answers] == [1, 2, 3, 4]
 
 
-def test_runs_need_the_standard_framing() -> None:
-    assert not RpcProtocol(Framing.PREFIXED).can_begin_run(1)
-    assert RpcProtocol(Framing.STANDARD).can_begin_run(1000)
-
-
-def test_no_run_begins_where_serial_numbers_start_anew() -> None:
+def test_a_failure_has_its_place_among_the_outcomes() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
-    rpc.begin_run(0x7FFFFFFF - 5)
-    assert [rpc.can_begin_run(4), rpc.can_begin_run(5)] == [True, False]
-    assert [rpc.request(request())[0] for _ in range(6)] == [*range(0x7FFFFFFF - 4, 0x7FFFFFFF + 1), 0]
-    assert rpc.can_begin_run(100)
+    begin(rpc, 3)
+    begin(rpc, 2)
+    rpc.receive(b"".join(acknowledgement(n, code=500 if n == 3 else 200) for n in range(1, 6)))
+    before, failure, behind = rpc.take_outcomes()
+    assert (before, behind) == (2, 2)
+    assert isinstance(failure, Response)
+
+
+def test_sends_are_answered_in_their_order() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    begin(rpc, 3)
+    with pytest.raises(ProtocolError, match="serial number 3, which no request waits for"):
+        rpc.receive(acknowledgement(1) + acknowledgement(3))
+    assert rpc.take_outcomes() == [1]
+
+
+def test_sends_that_cannot_be_encoded_stay_unsent() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+
+    def refuse(_: int) -> bytes:
+        raise ProtocolError("too long")
+
+    with pytest.raises(ProtocolError, match="too long"):
+        rpc.sends(3, refuse)
+    assert (rpc.unanswered, begin(rpc, 1)) == (0, 1)
+
+
+def test_sends_begin_anew_where_the_serial_numbers_end() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    rpc._last_serial_no = 0x7FFFFFFF - 5
+    assert [begin(rpc, 5), begin(rpc, 2), rpc.request(request())[0]] == [0x7FFFFFFF - 4, 1, 3]

@@ -30,7 +30,7 @@ def frame(serial_no: int, body: bytes) -> bytes:
 
 
 def shapes(bodies: Iterable[bytes]) -> AckShapes:
-    known = AckShapes()
+    known = AckShapes(Framing.STANDARD)
     assert all(map(known.learn, bodies))
     return known
 
@@ -43,16 +43,21 @@ def test_a_servers_bytes_mean_the_same_as_for_the_plain_path(seed: int) -> None:
 
 def test_acknowledgements_with_other_numbers_are_recognised() -> None:
     data = b"".join(frame(7 + n, ack(300_000 + n, 28 * (100 + n))) for n in range(50))
-    assert shapes([ack(212_345, 28 * 90)]).count(data, 0, 7, 99) == (50, len(data))
-    assert shapes([ack(212_345, 28 * 90)]).count(data, 0, 7, 20)[0] == 20
-    assert shapes([ack(212_345, 28 * 90)]).count(data[:-1], 0, 7, 99)[0] == 49
+    assert shapes([ack(212_345, 28 * 90)]).count(data, 0, 7, 99, None) == (50, len(data))
+    assert shapes([ack(212_345, 28 * 90)]).count(data, 0, 7, 20, None)[0] == 20
+    assert shapes([ack(212_345, 28 * 90)]).count(data[:-1], 0, 7, 99, None)[0] == 49
+    answers: list[broker_pb.SendMessageResponseB2P] = []
+    assert shapes([ack(212_345, 28 * 90)]).count(data, 0, 7, 99, answers)[0] == 50
+    assert [(answer.messageId, answer.appendOffset) for answer in answers] == [
+        (300_000 + n, 28 * (100 + n)) for n in range(50)
+    ]
 
 
 def test_shapes_of_several_stores_are_recognised_together() -> None:
     known = shapes([ack(1000), ack(9_000_000_000, 1 << 40), ack(1000, 1 << 30)])
     bodies = [ack(1001), ack(9_000_000_001, 1 << 41), ack(1001, 1 << 31), ack(1002)]
     data = b"".join(frame(1 + n, body) for n, body in enumerate(bodies))
-    assert known.count(data, 0, 1, 99) == (4, len(data))
+    assert known.count(data, 0, 1, 99, None) == (4, len(data))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_shapes_of_several_stores_are_recognised_together() -> None:
 )
 def test_what_is_no_such_acknowledgement_is_left_to_the_parser(body: bytes, serial_no: int) -> None:
     data = frame(serial_no, body) if body else b""
-    assert shapes([ack(2000)]).count(data, 0, 1, 99) == (0, 0)
+    assert shapes([ack(2000)]).count(data, 0, 1, 99, None) == (0, 0)
 
 
 @pytest.mark.parametrize("position", range(len(frame(1, ack(1000)))))
@@ -78,10 +83,10 @@ def test_whatever_is_recognised_with_a_changed_byte_is_an_acknowledgement(positi
     known = shapes([ack(2000)])
     for byte in range(256):
         data = usual[:position] + bytes([byte]) + usual[position + 1 :]
-        if known.count(data, 0, 1, 1)[0]:
+        if known.count(data, 0, 1, 1, None)[0]:
             ((serial_no, body),) = FrameDecoder(Framing.STANDARD).feed(data)
             assert serial_no == 1
-            assert AckShapes().learn(body)
+            assert AckShapes(Framing.STANDARD).learn(body)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +100,11 @@ def test_whatever_is_recognised_with_a_changed_byte_is_an_acknowledgement(positi
     ],
 )
 def test_other_replies_are_no_acknowledgements(body: bytes) -> None:
-    assert not AckShapes().learn(body)
+    assert not AckShapes(Framing.STANDARD).learn(body)
 
 
 def test_the_shapes_of_a_strange_server_take_bounded_memory() -> None:
-    known = AckShapes()
+    known = AckShapes(Framing.STANDARD)
     for size in range(200):
         for text in ("é", "è", "x", "y" * 2):
             assert known.learn(ack(1, text=text + "z" * size))

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.send_differences import compare_frames, plain_frame
-from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
-from tubemq_spark.protocol.frame import FrameDecoder
-from tubemq_spark.protocol.message import encode_attributes, encode_target
+from tests.protocol.send_differences import Send, compare_frames, encoded, plain_frame
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.message import encode_target
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.send_frames import SendFrames
+from tubemq_spark.protocol.send_frames import SendEncoder
 
 TARGET = encode_target("client", Partition(1, "demo", 0), broker_pb.AuthorizedInfo())
-FRAMES = SendFrames(encode_attributes(None, "news", "202611222031"), "news", "202611222031", 10_000)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -30,28 +29,30 @@ def test_random_sends_have_the_same_bytes(seed: int) -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, (1 << 31) - 100))
 def test_bodies_have_the_same_bytes(bodies: list[bytes], first: int) -> None:
-    parts, sizes = FRAMES.encode(first, [TARGET] * len(bodies), bodies)
-    wanted = [plain_frame(first + n, TARGET, body, FRAMES) for n, body in enumerate(bodies)]
-    assert b"".join(parts) == b"".join(wanted)
-    assert sizes == list(map(len, wanted))
+    sends = [Send(body, b"a=b", ("news", "202611222031")) for body in bodies]
+    data, sizes = encoded(SendEncoder(Framing.STANDARD, 10_000), first, TARGET, sends)
+    wanted = [plain_frame(first + n, TARGET, send) for n, send in enumerate(sends)]
+    assert (data, sizes) == (b"".join(wanted), list(map(len, wanted)))
 
 
-def test_the_longest_body_that_fits_has_a_frame_of_one_block() -> None:
-    longest = max(size for size in range(RPC_MAX_BUFFER_SIZE) if FRAMES.fits(TARGET, size))
-    assert longest > RPC_MAX_BUFFER_SIZE - 300
-    parts, _ = FRAMES.encode(1, [TARGET], [bytes(longest)])
-    frame = b"".join(parts)
-    assert frame == plain_frame(1, TARGET, bytes(longest), FRAMES)
-    assert int.from_bytes(frame[8:12], "big") == 1
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("size", [*range(7900, 8200, 7), 100_000])
+def test_bodies_around_one_block_have_the_same_bytes(framing: Framing, size: int) -> None:
+    send = Send(bytes(size), b"a=b")
+    assert encoded(SendEncoder(framing, 10_000), 1, TARGET, [send])[0] == plain_frame(1, TARGET, send, framing)
 
 
-def test_many_sizes_and_targets_need_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_no_frame_takes_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="prefixed framing"):
+        encoded(SendEncoder(Framing.PREFIXED, 10_000), 1, TARGET, [Send(b"short"), Send(bytes(6 << 20))])
+
+
+def test_many_sizes_types_and_targets_need_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubemq_spark.protocol.send_frames._MAX_HEADS", 5)
-    frames = SendFrames(b"a=b", None, None, 10_000)
-    bodies = [b"x" * (size % 40) for size in range(200)]
-    targets = [TARGET + bytes(2 * (n % 7)) for n in range(200)]
-    parts, _ = frames.encode(1, targets, bodies)
-    wanted = [plain_frame(1 + n, *send, frames) for n, send in enumerate(zip(targets, bodies, strict=True))]
-    assert b"".join(parts) == b"".join(wanted)
-    assert sum(map(len, frames._heads.values())) <= 5
-    assert [serial_no for serial_no, _ in FrameDecoder(Framing.STANDARD).feed(b"".join(parts))] == [*range(1, 201)]
+    monkeypatch.setattr("tubemq_spark.protocol.send_frames._MAX_KINDS", 5)
+    encoder = SendEncoder(Framing.STANDARD, 10_000)
+    for number in range(200):
+        send, target = Send(b"x" * (number % 40), b"a=b", (f"t{number % 11}", None)), TARGET + bytes(2 * (number % 7))
+        assert encoded(encoder, number, target, [send])[0] == plain_frame(number, target, send)
+    assert sum(map(len, encoder._heads.values())) <= 5
+    assert len(encoder._fields) <= 5

@@ -48,9 +48,10 @@ _MOST_SOCKETS = 9  # of a process: two for each server, and those that are being
 
 # Tunables of the product, and smaller values.
 KNOBS = (
-    ("client.producer.send_queue", "_BATCH", (2, 10)),
+    ("client.producer.send_queue", "BATCH", (1, 2, 10)),
     ("client.producer.send_queue", "_BATCH_BYTES", (40,)),
-    ("client.producer.run_sender", "_MIN_RECORDS", (1, 2)),
+    ("client.producer.send_queue", "_STEP", (2, 10)),
+    ("client.producer.send_queue", "_SEARCHED", (1,)),
     ("sink.task_writer", "_SLICE", (1, 2)),
     ("sink.packs", "_MAX_OPEN", (1, 2)),
 )

@@ -21,7 +21,7 @@ from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.servers import RETENTION, Message
 from tests.simulation.world import Process
 from tests.without_spark.sink import Cells
-from tubemq_spark.client.producer.send_queue import OVERHEAD
+from tubemq_spark.client.producer.record_batch import OVERHEAD
 from tubemq_spark.compression import decompress
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tubemq_spark.client.producer.send_queue import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.stored_rows import StoredRows
 

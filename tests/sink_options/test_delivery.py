@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
@@ -89,6 +89,23 @@ def test_keys_of_a_broker_that_is_not_listed_go_to_others(cluster: EmbeddedClust
             wait_until(lambda: is_listed(cluster))
     moved = [key for key in KEYS if OWNERS.partition(key) != LEFT.partition(key)]
     assert moved == [key for key in KEYS if OWNERS.partition(key).broker_id == 2] != []
+
+
+def test_keys_in_flight_to_a_broker_that_goes_away_go_to_others(
+    cluster: EmbeddedCluster, use_timings: UseTimings
+) -> None:
+    """They do not wait for late copies in a partition that the master does not list any more."""
+    use_timings(closed_connection_settling=3600.0, heartbeat_period=0.1)
+
+    def go_away() -> None:
+        cluster.stop_broker(2)
+
+    cluster.tubemq.on("send_message", broker=2, times=1).run(go_away)
+    with Producer(settings(cluster, retry_for=360_000.0, clock=SkippingClock())) as producer:
+        for key in KEYS:
+            producer.send("demo", key, key=key)
+        producer.flush()
+    assert set(homes_of_rows(cluster)) >= {(key, LEFT.partition(key)) for key in KEYS}
 
 
 def homes_of_rows(cluster: EmbeddedCluster) -> list[tuple[bytes, Partition]]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.clusters import Cluster
 from tests.without_spark.sink import Writing, batches, bodies, save, schema
+from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.sink.task_writer import write_batches
 
@@ -23,16 +23,17 @@ def test_a_connection_has_no_more_unanswered_sends_than_allowed(
     cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """The limit counts for each connection, and is reached."""
-    seen = []
+    sizes, seen = [], []
     submit = BrokerChannel.submit
 
-    def count(link: BrokerChannel, *args: Any) -> None:
-        submit(link, *args)
+    def count(link: BrokerChannel, batch: RecordBatch, target: bytes) -> None:
+        submit(link, batch, target)
+        sizes.append(len(batch))
         seen.append(link.in_flight)
 
     monkeypatch.setattr(BrokerChannel, "submit", count)
     save(cluster, ROWS, demo, tubemq_producer_maxInFlight=most)
-    assert len(seen) == 400
+    assert sum(sizes) == 400
     assert max(seen) == most
     assert bodies(cluster, demo) == [row["value"] for row in ROWS]
 

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
-from tubemq_spark.protocol.send_acks import AckShapes
+from tubemq_spark.protocol.send_acks import AckShapes, Answer
+
+SendReply = int | list[Answer] | Response | Failure
+"""The next so many sends are stored, with these answers if they are wanted; or the reply to the next one."""
 
 _SERIAL_NO_MASK = 0x7FFFFFFF  # an int32 on the wire, kept positive for readable logs
 
@@ -21,8 +25,9 @@ class RpcProtocol:
     raises `ProtocolError` for bytes that are no reply, a reply that no request waits for, or one of another method. If
     replies came before the error, it returns them first and raises at the next call, and at all later ones.
 
-    The sends of a run are counted in `acknowledged` while the server acknowledges them in their order, as it usually
-    does. Any other reply to one of them ends all runs: then `receive` returns it, and each later one.
+    Sends have an interface of their own, because there are many: `sends` gives them serial numbers, and
+    `take_outcomes` returns what became of them. A server answers the sends of a connection in their order (wire:
+    NettyRpcServer); a reply out of this order is a `ProtocolError`.
     """
 
     def __init__(self, framing: Framing) -> None:
@@ -31,32 +36,37 @@ class RpcProtocol:
         self._last_serial_no = 0
         self._methods: dict[int, int] = {}
         self._failure: str | None = None
-        self._runs: deque[range] = deque()  # serial numbers of sends that are not acknowledged yet
-        self._ack_shapes = AckShapes()
-        self.acknowledged = 0  # sends of runs, ever
-        self.ended_runs = 0  # how often a reply has ended all runs
+        self._sends: deque[range] = deque()  # serial numbers of sends without a reply
+        self._ack_shapes = AckShapes(framing)
+        self._outcomes: list[SendReply] = []
+        self.wants_answers = False
+        """Whether `take_outcomes` returns the answers to sends that are stored, or only their number."""
 
     @property
     def unanswered(self) -> int:
         """The number of requests without a reply."""
-        return len(self._methods) + sum(map(len, self._runs))
+        return len(self._methods) + sum(map(len, self._sends))
 
     @property
     def never_answered(self) -> bool:
         """Whether the first request has no reply, and neither has any other."""
-        first = self._runs[0].start if self._runs else 0
+        first = self._sends[0].start if self._sends else 0
         return 1 in (first, next(iter(self._methods), 0))
 
-    def can_begin_run(self, count: int) -> bool:
-        """Whether `count` sends can be a run: not in another framing, or where serial numbers start anew."""
-        return self._framing is Framing.STANDARD and self._last_serial_no + count < _SERIAL_NO_MASK
-
-    def begin_run(self, count: int) -> int:
-        """Return the serial number of the first of `count` sends, which the caller encodes."""
+    def sends(self, count: int, encode: Callable[[int], bytes]) -> bytes:
+        """Return the bytes of `count` sends, as `encode` returns them for the serial number of the first one."""
         first = self._last_serial_no + 1
-        self._last_serial_no += count
-        self._runs.append(range(first, first + count))
-        return first
+        if first + count - 1 > _SERIAL_NO_MASK:
+            first = 1
+        data = encode(first)
+        self._last_serial_no = first + count - 1
+        self._sends.append(range(first, first + count))
+        return data
+
+    def take_outcomes(self) -> list[SendReply]:
+        """Return and remove what became of sends, in their order."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
     def request(self, request: Request) -> tuple[int, bytes]:
         serial_no = (self._last_serial_no + 1) & _SERIAL_NO_MASK
@@ -68,12 +78,14 @@ class RpcProtocol:
     def receive(self, data: bytes | bytearray | memoryview) -> list[tuple[int, Response | Failure]]:
         if self._failure is not None:
             raise ProtocolError(self._failure)
-        if self._runs and not self._decoder.is_inside_frame:
+        if self._sends and not self._decoder.is_inside_frame:
             data = self._skip_acknowledgements(bytes(data))
         replies: list[tuple[int, Response | Failure]] = []
         for serial_no, body in self._decoder.feed(data):
             try:
-                if not (self._runs and self._is_acknowledgement(serial_no, body)):
+                if self._sends and serial_no == self._sends[0].start:
+                    self._answer_send(body)
+                else:
                     replies.append((serial_no, self._reply(serial_no, body)))
             except ProtocolError as error:
                 self._failure = str(error)
@@ -83,34 +95,46 @@ class RpcProtocol:
         return replies
 
     def _skip_acknowledgements(self, data: bytes) -> memoryview:
-        """Count the usual acknowledgements at the start of `data`, and return the rest."""
+        """Take the usual acknowledgements at the start of `data`, and return the rest."""
         start = 0
-        while self._runs:
-            run = self._runs[0]
-            count, end = self._ack_shapes.count(data, start, run.start, len(run))
-            start = end
-            self._count(count)
-            if count < len(run):
+        while self._sends:
+            sends = self._sends[0]
+            answers: list[Answer] | None = [] if self.wants_answers else None
+            count, start = self._ack_shapes.count(data, start, sends.start, len(sends), answers)
+            self._stored(count, answers)
+            if count < len(sends):
                 break
         return memoryview(data)[start:]
 
-    def _is_acknowledgement(self, serial_no: int, body: bytes) -> bool:
-        """Count the acknowledgement of the next send of a run; otherwise end all runs if one has this send."""
-        if serial_no == self._runs[0].start and self._ack_shapes.learn(body):
-            self._count(1)
-            return True
-        if any(serial_no in run for run in self._runs):
-            for run in self._runs:
-                self._methods.update(dict.fromkeys(run, Method.SEND_MESSAGE))
-            self._runs.clear()
-            self.ended_runs += 1
-        return False
+    def _answer_send(self, body: bytes) -> None:
+        """Take the reply to the oldest send."""
+        answer = self._ack_shapes.learn(body)
+        if answer is not None:
+            self._stored(1, [answer] if self.wants_answers else None)
+        else:
+            reply = decode_reply(body, Method.SEND_MESSAGE)
+            if isinstance(reply, Response) and reply.method != Method.SEND_MESSAGE:
+                raise ProtocolError(f"a send was answered as method {reply.method}")
+            self._outcomes.append(reply)
+            self._end_sends(1)
 
-    def _count(self, acknowledged: int) -> None:
-        self.acknowledged += acknowledged
-        left = self._runs.popleft()[acknowledged:]
+    def _stored(self, count: int, answers: list[Answer] | None) -> None:
+        last = self._outcomes[-1] if self._outcomes else None
+        if answers is None:
+            if isinstance(last, int):
+                self._outcomes[-1] = last + count
+            elif count:
+                self._outcomes.append(count)
+        elif isinstance(last, list):
+            last += answers
+        elif answers:
+            self._outcomes.append(answers)
+        self._end_sends(count)
+
+    def _end_sends(self, count: int) -> None:
+        left = self._sends.popleft()[count:]
         if left:
-            self._runs.appendleft(left)
+            self._sends.appendleft(left)
 
     def _reply(self, serial_no: int, body: bytes) -> Response | Failure:
         method = self._methods.pop(serial_no, None)

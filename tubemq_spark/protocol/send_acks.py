@@ -2,9 +2,10 @@
 """Recognises the usual acknowledgements of sends, which differ only in a few numbers, without parsing them.
 
 The plain path decodes a frame, the envelope and the broker's answer, and defines what an acknowledgement is. Of each
-one that it accepts, an `AckShape` is made. It masks the bits that may differ without another meaning: the digits of the
-answer's text, and the numbers of the fields that say where the message is stored. All other bits must be equal, and the
-serial number must be the expected one. So whatever has this shape is an acknowledgement for the plain path, too.
+one that it accepts in standard framing, an `AckShape` is made. It masks the bits that may differ without another
+meaning: the digits of the answer's text, and the numbers of the fields that say where the message is stored. All other
+bits must be equal, and the serial number must be the expected one. So whatever has this shape is an acknowledgement for
+the plain path, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tubemq_spark.protocol.varint import read_varint
 _SERIAL_NO = slice(4, 8)  # in a frame
 _SIZE = slice(8, 16)  # the number of blocks, which is one, and the size of the block
 _EQUAL, _KIND = 0xFF, 0x80  # masks of a byte; the high bit tells a text's other characters, and where a varint ends
-_FIELDS = broker_pb.SendMessageResponseB2P.DESCRIPTOR.fields_by_name
+Answer = broker_pb.SendMessageResponseB2P
+_FIELDS = Answer.DESCRIPTOR.fields_by_name
 _TEXT = _FIELDS["errMsg"].number << 3 | 2  # tags
 _NUMBERS = frozenset(_FIELDS[name].number << 3 for name in ("messageId", "appendTime", "appendOffset"))
 _MAX_VARINT = 9  # bytes; ten may not fit into 64 bits
@@ -31,30 +33,34 @@ _MAX_SIZES, _MAX_SHAPES = 64, 8  # shapes of one size: those of stores whose num
 
 class AckShape(NamedTuple):
     """A frame of `size` bytes, read as a big-endian number, is an acknowledgement of the send with serial number n if
-    its bits in `mask` are those of `pattern + (n << shift)`."""
+    its bits in `mask` are those of `pattern + (n << shift)`. The answer begins at byte `answer_at`."""
 
     size: int
     mask: int
     pattern: int
     shift: int
+    answer_at: int
 
 
 class AckShapes:
-    """The shapes of the acknowledgements that one connection has received, in standard framing."""
+    """The shapes of the acknowledgements that one connection has received."""
 
-    def __init__(self) -> None:
+    def __init__(self, framing: Framing) -> None:
+        self._framing = framing
         self._shapes: dict[bytes, list[AckShape]] = {}  # by the bytes `_SIZE` of their frames
 
-    def count(self, data: bytes, at: int, first: int, most: int) -> tuple[int, int]:
+    def count(self, data: bytes, at: int, first: int, most: int, answers: list[Answer] | None) -> tuple[int, int]:
         """Return how many frames from `at` on in `data` are acknowledgements, and where they end.
 
-        Their serial numbers are `first` and those that follow it, `most` at most.
+        Their serial numbers are `first` and those that follow it, `most` at most. Add the answers to `answers`.
         """
         found = 0
         while found < most:
-            for size, mask, pattern, shift in self._shapes.get(data[at + _SIZE.start : at + _SIZE.stop], ()):
+            for size, mask, pattern, shift, answer_at in self._shapes.get(data[at + _SIZE.start : at + _SIZE.stop], ()):
                 wanted = pattern + (first + found << shift)
                 if int.from_bytes(data[at : at + size], "big") & mask == wanted:
+                    if answers is not None:
+                        answers.append(Answer.FromString(data[at + answer_at : at + size]))
                     at += size
                     found += 1
                     break
@@ -62,24 +68,25 @@ class AckShapes:
                 break
         return found, at
 
-    def learn(self, body: bytes) -> bool:
-        """Return True if `body` is the envelope of an acknowledgement, and remember its shape."""
+    def learn(self, body: bytes) -> Answer | None:
+        """Return the answer if `body` is the envelope of an acknowledgement, and remember its shape."""
         try:
             reply = decode_reply(body, Method.SEND_MESSAGE)
             if not isinstance(reply, Response) or reply.method != Method.SEND_MESSAGE:
-                return False
-            answer = parse(broker_pb.SendMessageResponseB2P, reply.data)
+                return None
+            answer = parse(Answer, reply.data)
         except ProtocolError:
-            return False
+            return None
         if answer.errCode != ErrCode.SUCCESS:
-            return False
-        if encode_reply(reply) == body and (shape := _shape(body, reply.data)) is not None:
+            return None
+        is_usual = self._framing is Framing.STANDARD and encode_reply(reply) == body
+        if is_usual and (shape := _shape(body, reply.data)) is not None:
             if len(self._shapes) >= _MAX_SIZES:
                 self._shapes.clear()
             shapes = self._shapes.setdefault(encode_frame(0, body, Framing.STANDARD)[_SIZE], [])
             shapes.insert(0, shape)
             del shapes[_MAX_SHAPES:]
-        return True
+        return answer
 
 
 def _shape(body: bytes, data: bytes) -> AckShape | None:
@@ -101,4 +108,4 @@ def _shape(body: bytes, data: bytes) -> AckShape | None:
     frame = encode_frame(0, body, Framing.STANDARD)
     mask = int.from_bytes(bytes([_EQUAL]) * (len(frame) - len(data)) + same, "big")
     shift = 8 * (len(frame) - _SERIAL_NO.stop)
-    return AckShape(len(frame), mask, int.from_bytes(frame, "big") & mask, shift)
+    return AckShape(len(frame), mask, int.from_bytes(frame, "big") & mask, shift, len(frame) - len(data))

@@ -1,81 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes the frames of many sends whose messages differ in nothing but their bodies.
+"""Encodes the frames of many sends to one partition.
 
 `encode_frame`, `encode_request`, `encode_content` and `encode_payload` define the bytes of a send. Each of them copies
-the body, which takes most of the time of a small send. Here the bytes before the body are cut from such a frame once
-for each size, and each send adds only its serial number, its body, and what follows the body.
+the body, which takes most of the time of a small send. So the bytes before the body are cut from such a frame once for
+each size. Each send adds its serial number, its attributes and body, and what follows the body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from zlib import crc32
 
 from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, encode_request
 from tubemq_spark.protocol.frame import encode_frame
-from tubemq_spark.protocol.message import CHECK_SUM_MASK, encode_content, encode_payload
+from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, CHECK_SUM_MASK, encode_content
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+Kind = tuple[str | None, str | None]
+"""A record's message type and message time (`yyyyMMddHHmm`)."""
 
 _NUMBERED = 8  # bytes of a frame up to the end of its serial number
 _TOKEN = encode_frame(0, b"-", Framing.STANDARD)[: _NUMBERED - 4]
-_MAX_AROUND = 64  # bytes of a frame's block around target and content: lengths, tags, method, timeout
+_MAX_AROUND = 64  # bytes of a frame's block around target, payload and tail: lengths, tags, method, timeout
 _MAX_HEADS = 20_000  # of about 300 bytes each
+_MAX_KINDS = 5_000  # types and times, of about 200 bytes each
 
 Head = tuple[bytes, int]
-"""What stands between serial number and body, and the size of the frame."""
+"""What stands between serial number and payload, and the size of the frame."""
 
 
-class SendFrames:
-    """Encodes sends whose messages have the same attributes, type and time, for connections with standard framing."""
+class SendEncoder:
+    """Encodes the sends of one connection."""
 
-    def __init__(self, attributes: bytes, msg_type: str | None, msg_time: str | None, timeout_ms: int) -> None:
-        """`attributes`, `msg_type` and `msg_time` are those of `Producer.send`; `timeout_ms` that of `Request`."""
-        self.attributes, self.msg_type, self.msg_time = attributes, msg_type, msg_time
+    def __init__(self, framing: Framing, timeout_ms: int) -> None:
+        """`timeout_ms` is that of `Request`."""
+        self._framing = framing
         self._timeout_ms = timeout_ms
-        prefix, flag = encode_payload(b"", attributes)
-        self._prefix_sum = crc32(prefix)
-        # The fields behind `data`, which has the body at its end. protobuf writes fields in the order of their numbers.
-        self._fields = broker_pb.SendMessageRequestP2B(flag=flag, msgType=msg_type, msgTime=msg_time)
-        self._around = _MAX_AROUND + len(encode_content(prefix, flag, msg_type, msg_time))
-        self._heads: dict[bytes, dict[tuple[int, int], Head]] = {}  # by target; by the sizes of body and tail
-        self._count = 0
+        self._fields: dict[tuple[Kind, bool], broker_pb.SendMessageRequestP2B] = {}
+        self._heads: dict[bytes, dict[tuple[int, int], Head]] = {}  # by target; by the sizes of payload and tail
+        self._head_count = 0
 
-    def fits(self, target: bytes, size: int) -> bool:
-        """Whether the frame of a body of `size` bytes surely has one block; `encode` makes no others."""
-        return self._around + len(target) + size <= RPC_MAX_BUFFER_SIZE
+    def encode(
+        self, first: int, target: bytes, headers: Sequence[bytes], bodies: Sequence[bytes], kinds: Sequence[Kind]
+    ) -> tuple[bytes, list[int]]:
+        """Return the frames of some records, and the size of each frame. `first` is the serial number of the first one.
 
-    def encode(self, first: int, targets: Sequence[bytes], bodies: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
-        """Return the frames of `bodies` in parts to be joined, and the size of each frame.
-
-        `first` is the serial number of the first one. `targets` are the results of `message.encode_target`, one for
-        each body.
+        `target` is the result of `message.encode_target`. `headers` are the attributes with their length in front, or
+        empty. Raise `ProtocolError` for a record that is too long for a frame.
         """
         parts: list[bytes] = []
         sizes: list[int] = []
-        fields, prefix_sum, heads_of = self._fields, self._prefix_sum, self._heads
-        for serial_no, (target, body) in enumerate(zip(targets, bodies, strict=True), first):
-            fields.checkSum = crc32(body, prefix_sum) & CHECK_SUM_MASK
-            tail = fields.SerializePartialToString()
+        all_fields, heads = self._fields, self._heads.setdefault(target, {})
+        longest = RPC_MAX_BUFFER_SIZE - _MAX_AROUND - len(target) if self._framing is Framing.STANDARD else -1
+        for serial_no, header, body, kind in zip(count(first), headers, bodies, kinds):
             try:
-                head, size = heads_of[target][len(body), len(tail)]
+                fields = all_fields[kind, not header]
             except KeyError:
-                head, size = self._make_head(target, body, len(tail))
-            parts += (_TOKEN, serial_no.to_bytes(4, "big"), head, body, tail)
+                fields = self._make_fields(kind, not header)
+            fields.checkSum = crc32(body, crc32(header)) & CHECK_SUM_MASK
+            tail = fields.SerializePartialToString()
+            length = len(header) + len(body)
+            if length + len(tail) > longest:
+                frame = self._encode_alone(serial_no, target, header + body, fields)
+                parts.append(frame)
+                sizes.append(len(frame))
+                continue
+            try:
+                head, size = heads[length, len(tail)]
+            except KeyError:
+                head, size = self._make_head(target, header + body, fields, len(tail))
+            parts += (_TOKEN, serial_no.to_bytes(4, "big"), head, header, body, tail)
             sizes.append(size)
-        return parts, sizes
+        return b"".join(parts), sizes
 
-    def content(self, body: bytes) -> bytes:
-        """Return the part of the request behind the target."""
-        return encode_content(*encode_payload(body, self.attributes), self.msg_type, self.msg_time)
+    def _make_fields(self, kind: Kind, is_plain: bool) -> broker_pb.SendMessageRequestP2B:
+        """Return the fields behind `data`, which ends with the body: protobuf writes fields in the order of their
+        numbers."""
+        if len(self._fields) >= _MAX_KINDS:
+            self._fields.clear()
+        made = broker_pb.SendMessageRequestP2B(
+            flag=0 if is_plain else ATTRIBUTES_FLAG, msgType=kind[0], msgTime=kind[1]
+        )
+        self._fields[kind, is_plain] = made
+        return made
 
-    def _make_head(self, target: bytes, body: bytes, tail: int) -> Head:
-        if self._count >= _MAX_HEADS:
-            self._heads.clear()
-            self._count = 0
-        request = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, self._timeout_ms, target + self.content(body))
-        frame = encode_frame(0, encode_request(request), Framing.STANDARD)
-        head = frame[_NUMBERED : len(frame) - tail - len(body)], len(frame)
-        self._heads.setdefault(target, {})[len(body), tail] = head
-        self._count += 1
+    def _make_head(self, target: bytes, payload: bytes, fields: broker_pb.SendMessageRequestP2B, tail: int) -> Head:
+        if self._head_count >= _MAX_HEADS:
+            for heads in self._heads.values():
+                heads.clear()
+            self._head_count = 0
+        frame = self._encode_alone(0, target, payload, fields)
+        head = frame[_NUMBERED : len(frame) - tail - len(payload)], len(frame)
+        self._heads[target][len(payload), tail] = head
+        self._head_count += 1
         return head
+
+    def _encode_alone(
+        self, serial_no: int, target: bytes, payload: bytes, fields: broker_pb.SendMessageRequestP2B
+    ) -> bytes:
+        msg_type = fields.msgType if fields.HasField("msgType") else None
+        msg_time = fields.msgTime if fields.HasField("msgTime") else None
+        content = target + encode_content(payload, fields.flag, msg_type, msg_time)
+        request = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, self._timeout_ms, content)
+        return encode_frame(serial_no, encode_request(request), self._framing)

@@ -20,8 +20,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.bookmarks import read_bookmarks
-from tubemq_spark.client.producer.send_queue import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import (
     ConfigError,
@@ -159,15 +158,6 @@ class Deduplicator:
         dead_letter_topic = self._dead_letter_topic
         self._bookmarks.read_missing([one for one in partitions if one.topic != dead_letter_topic], needed=needed)
         return [one for one in partitions if one in self._bookmarks.known or one.topic == dead_letter_topic]
-
-    def ping(self, partitions: Sequence[Partition]) -> None:
-        within = self._session.settings.timings.broker_away_after
-        try:
-            answered = read_bookmarks(self._session, self._options.group, partitions, within=within)
-        except ServerError as error:
-            raise TransportError(str(error)) from None
-        if missing := [one for one in partitions if one not in answered]:
-            raise TransportError(f"the broker of {missing[0]} does not answer")
 
     def check_attempt(self) -> None:
         self._mark.check()

@@ -41,8 +41,7 @@ MAX_IN_FLIGHT_BYTES = Option(
     "tubemq.producer.maxInFlightBytes",
     whole_number(1),
     "a number of bytes, 1 or more",
-    "how many bytes the unacknowledged messages of a task may have, each counted with 1400 more; a task with more "
-    "waits",
+    "how many bytes the unacknowledged messages of a task may have, each counted with 500 more; a task with more waits",
     MAX_BYTES,
 )
 STAMP_ROWS = Option(

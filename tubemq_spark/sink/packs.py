@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 
 from tubemq_spark.client.clock import Clock
-from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.send_queue import MAX_AROUND_BODY
+from tubemq_spark.client.producer.producer import MAX_AROUND_BODY, Producer
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.options import PackLimits
 from tubemq_spark.sink.row_encoder import EncodedRow, PackGroup, RowEncoder

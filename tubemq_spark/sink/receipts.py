@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tubemq_spark.client.producer.send_queue import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.output_dir import OutputDir
 

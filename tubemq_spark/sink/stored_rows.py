@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from tubemq_spark.client.producer.send_queue import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
 
 MEMORY = 16 << 20

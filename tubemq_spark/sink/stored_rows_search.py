@@ -22,7 +22,7 @@ from tubemq_spark.client.cluster.deployed_topics import all_partitions
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_partition
-from tubemq_spark.client.producer.send_queue import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
@@ -208,9 +208,10 @@ class TaskWriter:
             return self._packs.add(row, encoded, first, bodies)
         if encoded.key is not None or encoded.target is not None:
             return 0
-        return producer.send_together(
+        is_sent = producer.send_together(
             encoded.topic, bodies, encoded.attributes, encoded.msg_type, encoded.msg_time, first_row=row
         )
+        return len(bodies) if is_sent else 0
 
     def _send_rows(self, producer: Producer, rows: Iterable[Cells], first: int) -> int:
         """Send `rows`, numbered from `first` on, and return the number of the row behind them."""
@@ -272,11 +273,11 @@ class TaskWriter:
             advice = str(error)[len(text) :]
             raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
 
-    def _add_receipt(self, record: PendingRecord, stored: RecordMetadata) -> None:
+    def _add_receipt(self, topic: str, row: int | None, record_id: RecordId | None, stored: RecordMetadata) -> None:
         assert self._receipts is not None
-        row = record.record_id[0] if isinstance(record.record_id, tuple) else record.row
-        if row is not None and record.topic != self._plan.options.dead_letter_topic:
-            self._receipts.add(row, stored)
+        number = record_id[0] if isinstance(record_id, tuple) else row
+        if number is not None and topic != self._plan.options.dead_letter_topic:
+            self._receipts.add(number, stored)
 
 
 def _check_topic(producer: Producer, topic: str) -> None:

@@ -13,7 +13,7 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.envelope import Response
+from tubemq_spark.protocol.envelope import Request, Response
 
 SOON, LATE = 0.05, 600.0  # seconds
 HASTY = Timings(slow_peer_grace=SOON)
@@ -32,7 +32,8 @@ def connected(
 
 
 def submit(connection: Connection, body: bytes, timeout: float = LATE) -> int:
-    return connection.submit_bytes(ServiceType.BROKER_READ, Method.GET_MESSAGE, body, timeout)
+    request = Request(ServiceType.BROKER_READ, Method.GET_MESSAGE, int(timeout * 1000), body)
+    return connection.submit_request(request)
 
 
 def response(body: bytes) -> Response:

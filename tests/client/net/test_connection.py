@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -18,8 +19,10 @@ from tubemq_spark.client.clock import SystemClock
 from tubemq_spark.client.net.connection import connect
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.envelope import Failure, Response
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response, encode_request
+from tubemq_spark.protocol.frame import encode_frame
+from tubemq_spark.protocol.send_acks import Answer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,13 +59,44 @@ def test_an_exception_of_the_server_is_a_reply() -> None:
         assert not connection.closed
 
 
-def test_take_returns_all_replies_that_came_in() -> None:
-    with connected(Peer(answering(echo))) as connection:
-        numbers = [submit(connection, body) for body in (b"first", b"second")]
-        connection.reply(numbers[1])
-        assert connection.answered(numbers[0])
-        assert connection.take() == {numbers[0]: response(b"first")}
-        assert connection.take() == {}
+def test_replies_can_be_forgotten() -> None:
+    """Replies to requests, and to sends."""
+    stored = Response(Method.SEND_MESSAGE, Answer(success=True, errCode=200, errMsg="").SerializeToString())
+    with connected(Peer(answering(lambda it: stored if it.method == Method.SEND_MESSAGE else echo(it)))) as connection:
+        for forgets in (False, True):
+            connection.submit_sends(2, sends, wants_answers=False)
+            first = submit(connection, b"first")
+            connection.reply(submit(connection, b"second"))
+            assert connection.answered(first)
+            if forgets:
+                connection.forget_replies()
+            assert connection.answered(first) is not forgets
+            assert connection.take_outcomes() == [] if forgets else [2]
+            connection.forget_replies()
+
+
+def sends(first: int) -> bytes:
+    request = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 10_000, b"")
+    return b"".join(encode_frame(first + n, encode_request(request), Framing.STANDARD) for n in range(2))
+
+
+@pytest.mark.parametrize("answer", [echo, lambda _: Failure("java.lang.Exception", "no such method")])
+def test_a_ping_waits_for_any_answer(answer: Callable[[Request], Response | Failure]) -> None:
+    with connected(Peer(answering(answer))) as connection:
+        connection.ping(LATE)
+        assert not connection.unanswered
+
+
+def test_a_ping_without_answer_is_an_error() -> None:
+    with connected(Peer(silent)) as connection, pytest.raises(TransportError, match="did not answer in time"):
+        connection.ping(SOON)
+
+
+def test_a_closed_connection_takes_no_sends() -> None:
+    with connected(Peer(silent)) as connection:
+        connection.close()
+        with pytest.raises(TransportError, match="is closed"):
+            connection.submit_sends(2, sends, wants_answers=False)
 
 
 def test_long_pipelines_do_not_block_each_other() -> None:
@@ -277,7 +311,7 @@ def test_replies_before_a_reset_are_read_while_there_is_more_to_write() -> None:
         assert broken.wait(PATIENCE)
         with pytest.raises(TransportError, match="broke"):
             connection.flush()
-        assert connection.take() == {first: Response(Method.GET_MESSAGE, b"first")}
+        assert connection.reply(first) == Response(Method.GET_MESSAGE, b"first")
         with pytest.raises(TransportError, match="broke"):
             connection.reply(second)
 

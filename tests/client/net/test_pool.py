@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.client.net.connecting import submit
 from tests.clocks import ManualClock
 from tests.peers import Peer, answering, echo
 from tests.without_spark.query import Query, write
@@ -19,7 +20,7 @@ from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL, ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 STANDARD = Framing.STANDARD
@@ -46,7 +47,7 @@ def use(pool: ConnectionPool, peer: Peer, settings: ClientSettings = SETTINGS) -
 
 
 def call(connection: Connection) -> None:
-    connection.reply(connection.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0))
+    connection.reply(submit(connection, b"hello", 10.0))
 
 
 def test_a_connection_is_reused(pool: ConnectionPool, peer: Peer) -> None:
@@ -130,7 +131,7 @@ def test_a_connection_whose_borrower_failed_is_closed(pool: ConnectionPool, peer
 
 def test_a_connection_with_an_unanswered_request_is_closed(pool: ConnectionPool, peer: Peer) -> None:
     with pool.lease(peer.address, SETTINGS) as left:
-        left.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0)
+        submit(left, b"hello", 10.0)
     assert left.closed
     assert use(pool, peer) is not left
 

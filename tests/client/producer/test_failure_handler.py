@@ -11,17 +11,16 @@ import pytest
 from tests.clocks import ManualClock, SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, settings
+from tests.sending import batch_of, bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.producer.failure_handler import DeliveryTimeout
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.producer.record_batch import SendFailure
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.lifecycle import SendEvent
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -137,13 +136,12 @@ def timeout(clock: ManualClock) -> DeliveryTimeout:
     return DeliveryTimeout(ClientSettings((), retry_for=RETRY_FOR, clock=clock))
 
 
-def failed(timeout: DeliveryTimeout, event: SendEvent = SendEvent.FAILED) -> PendingRecord:
-    """Return a record whose send fails now."""
-    record = PendingRecord("demo", b"", None)
-    record.sent(Partition(1, "demo", 0), 0.0, 0)
-    record.failed(event, TransportError("broke"), timeout.now(), broker_was_silent=False)
-    timeout.watch(record)
-    return record
+def failed(timeout: DeliveryTimeout) -> SendFailure:
+    """Let two records fail now."""
+    batch = batch_of(b"a", b"b", partition=Partition(1, "demo", 0))
+    timeout.count(batch, TransportError("broke"))
+    assert batch.failure is not None
+    return batch.failure
 
 
 def test_the_first_record_that_failed_expires_first(timeout: DeliveryTimeout, clock: ManualClock) -> None:
@@ -156,7 +154,9 @@ def test_the_first_record_that_failed_expires_first(timeout: DeliveryTimeout, cl
     clock.advance(RETRY_FOR - 4.0)
     timeout.suspend()
     assert timeout.expired() == (first, RETRY_FOR)
-    timeout.forget(first)
+    timeout.stored(first, 1)
+    assert timeout.expired() == (first, RETRY_FOR)
+    timeout.stored(first, 1)
     assert timeout.expired() is None
     assert len(timeout) == 1
 
@@ -170,22 +170,33 @@ def test_a_pause_of_the_caller_counts_for_a_second_at_most(timeout: DeliveryTime
     assert timeout.left == RETRY_FOR - 1.5
 
 
-def test_a_record_in_flight_may_still_arrive(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    record = failed(timeout)
-    record.sent(record.partition, 0.0, 0)
+def test_records_in_flight_may_still_arrive(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    failure = failed(timeout)
+    failure.in_flight = 2
     clock.advance(RETRY_FOR)
     timeout.suspend()
     assert timeout.expired() is None
+    failure.in_flight = 1
+    assert timeout.expired() == (failure, RETRY_FOR)
+
+
+def test_a_further_failure_does_not_start_the_timeout_again(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    """Not of a part of the records either."""
+    failure = failed(timeout)
+    clock.advance(RETRY_FOR)
+    timeout.count(failure.batch.cut(slice(1)), TransportError("broke again"))
+    assert (len(timeout), timeout.expired(), failure.tries) == (1, (failure, RETRY_FOR), 2)
 
 
 def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    record = failed(timeout, SendEvent.OUTCOME_UNKNOWN)
+    failure = failed(timeout)
+    failure.is_unresolved = True
     clock.advance(RETRY_FOR + LOOK_UP - 0.1)
     timeout.suspend()
     assert timeout.expired() is None
     clock.advance(0.1)
-    assert timeout.now() == RETRY_FOR + LOOK_UP
-    assert timeout.expired() == (record, RETRY_FOR + LOOK_UP)
+    timeout.suspend()
+    assert timeout.expired() == (failure, RETRY_FOR + LOOK_UP)
 
 
 @pytest.fixture

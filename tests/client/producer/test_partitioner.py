@@ -11,16 +11,16 @@ from typing import cast
 import pytest
 
 from tests.clocks import ManualClock
+from tests.sending import batch_of
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import BrokerHealth
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.lifecycle import SendEvent
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
 
 KEYS = [b"key %d" % n for n in range(200)]
@@ -52,7 +52,7 @@ class Channel:
     """What a partitioner sees of a channel."""
 
     in_flight: int = 0
-    is_full: bool = False
+    room: int = 1000
     oldest_in_flight_since: float | None = None
 
 
@@ -77,25 +77,32 @@ class Scene:
     def update(self) -> bool:
         return self.partitioner.update(cast(dict[int, BrokerChannel], self.channels))
 
-    def choices(self, count: int = 120) -> Counter[Partition | None]:
+    def choices(self) -> Counter[Partition]:
+        """Return how many records without a key each partition gets now, of several batches."""
         self.update()
-        return Counter(self.partitioner.choose("demo") for _ in range(count))
+        return sum((self.spread(10) for _ in range(12)), Counter())
+
+    def spread(self, count: int) -> Counter[Partition]:
+        """Return how many records of a batch each partition gets."""
+        given: Counter[Partition] = Counter()
+        for partition, part in self.partitioner.spread("demo", count):
+            given[partition] += len(range(count)[part])
+        return given
 
     def brokers(self) -> set[int]:
         """Return the brokers that records without a key go to now."""
-        return {one.broker_id for one in self.choices() if one is not None}
+        return {one.broker_id for one in self.choices()}
 
     def accepts(self, partition: Partition) -> bool:
+        """Whether the partition takes a record that must go there."""
         self.update()
-        return self.partitioner.accepts(partition)
+        return self.partitioner.most(partition) > 0
 
-    def sent(self, partition: Partition) -> PendingRecord:
-        """Return a record that is in flight to `partition`."""
-        message = PendingRecord("demo", b"", None)
-        message.on(SendEvent.SENT)
-        message.partition = partition
-        self.partitioner.sent(message)
-        return message
+    def sent(self, partition: Partition) -> RecordBatch:
+        """Return a batch of one record that is in flight to `partition`."""
+        batch = batch_of(b"body", partition=partition)
+        self.partitioner.sent(batch)
+        return batch
 
     def owners(self) -> dict[bytes, Partition]:
         self.update()
@@ -124,21 +131,51 @@ P10, P11, P20, P21 = BOTH
 
 
 def test_only_connected_brokers_with_room_are_chosen(pair: Scene) -> None:
-    pair.channels[1].is_full = True
+    pair.channels[1].room = 0
     assert set(pair.choices()) == {P20, P21}
     assert not pair.accepts(P10)
     del pair.channels[2]
-    assert set(pair.choices()) == {None}
-    pair.channels[1].is_full = False
+    assert set(pair.choices()) == set()
+    pair.channels[1].room = 7
     assert set(pair.choices()) == {P10, P11}
 
 
 def test_a_channel_that_became_full_is_not_chosen(pair: Scene) -> None:
     pair.update()
-    assert pair.partitioner.choose("demo") is not None
-    pair.channels[1].is_full = True
+    assert set(pair.spread(20)) == {P10, P11, P20, P21}
+    pair.channels[1].room = 0
     pair.sent(P10)
-    assert {pair.partitioner.choose("demo") for _ in range(20)} == {P20, P21}
+    assert set(pair.spread(20)) == {P20, P21}
+
+
+@pytest.mark.parametrize(("count", "at_a_time"), [(1, 1), (5, 5), (100, 8), (256, 16), (1000, 60)])
+def test_partitions_get_records_in_turn(clock: ManualClock, count: int, at_a_time: int) -> None:
+    """Some partitions get some records each, so that a request to a broker with many partitions is not small."""
+    scene = Scene(clock, cluster(1, 2, 3, partitions=20))
+    for channel in scene.channels.values():
+        channel.room = 1_000_000
+    scene.update()
+    total: Counter[Partition] = Counter()
+    for _ in range(60):
+        given = scene.spread(count)
+        assert len(given) == at_a_time
+        assert max(given.values()) - min(given.values()) <= 1
+        total += given
+    assert total.total() == 60 * count
+    assert total.keys() == set(scene.partitions())
+    assert max(total.values()) - min(total.values()) <= 0.1 * count + 1
+
+
+@pytest.mark.parametrize("rooms", [(7, 7), (1, 30), (0, 9)])
+def test_no_broker_gets_more_records_than_it_has_room_for(pair: Scene, rooms: tuple[int, int]) -> None:
+    for broker_id, room in enumerate(rooms, 1):
+        pair.channels[broker_id].room = room
+    pair.update()
+    for _ in range(9):
+        given = pair.spread(100)
+        assert given.total() > 0
+        for broker_id, room in enumerate(rooms, 1):
+            assert sum(count for one, count in given.items() if one.broker_id == broker_id) <= room
 
 
 @pytest.mark.parametrize(("idle", "busy", "chosen"), [
@@ -201,11 +238,11 @@ def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> 
     pair.update()
     assert pair.partitioner.breakers.is_half_open(1)
     assert not pair.partitioner.breakers.is_half_open(2)
-    assert pair.partitioner.accepts(P10)
+    assert pair.partitioner.most(P10)
     pair.channels[1].in_flight = 1
     pair.sent(P10)
-    assert not pair.partitioner.accepts(P11)
-    assert {pair.partitioner.choose("demo") for _ in range(20)} == {P20, P21}
+    assert not pair.partitioner.most(P11)
+    assert set(pair.spread(20)) == {P20, P21}
     pair.partitioner.succeeded(P10)
     assert pair.brokers() == {1, 2}
     assert pair.accepts(P11)
@@ -282,11 +319,11 @@ def test_partitioners_of_a_session_share_failures(pair: Scene, clock: ManualCloc
 def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Scene) -> None:
     pair.update()
     assert not pair.partitioner.is_blocked("demo")
-    pair.channels[1].is_full = pair.channels[2].is_full = True
+    pair.channels[1].room = pair.channels[2].room = 0
     pair.update()
     assert not pair.partitioner.is_blocked("demo")
     del pair.channels[1]
-    pair.channels[2].is_full = False
+    pair.channels[2].room = 7
     for partition in (P20, P21):
         assert not pair.partitioner.is_blocked("demo")
         pair.partitioner.partition_failed(partition)
@@ -316,7 +353,7 @@ def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: Ma
 def test_partitions_that_all_failed_are_tried_after_the_backoff(pair: Scene, clock: ManualClock) -> None:
     for partition in pair.partitions():
         pair.partitioner.partition_failed(partition)
-    assert set(pair.choices()) == {None}
+    assert set(pair.choices()) == set()
     clock.now += 0.11
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
@@ -330,11 +367,11 @@ def test_a_half_open_partition_gets_one_record(pair: Scene, clock: ManualClock) 
     assert set(pair.choices()) == {P11, P21}
     assert not pair.accepts(P10)
     assert pair.accepts(P21)
-    probes[0].on(SendEvent.FAILED)
+    probes[0].answer(1)
     assert set(pair.choices()) == {P10, P11, P21}, "the record may have failed for another reason"
     again = pair.sent(P10)
     assert not pair.accepts(P10)
-    again.partition = P11  # it failed, and was sent to another partition
+    again.answer(1)
     assert pair.accepts(P10)
     pair.partitioner.succeeded(P20)
     assert set(pair.choices()) == {P10, P11, P20, P21}
@@ -349,12 +386,11 @@ def test_records_wait_while_all_partitions_are_probed(pair: Scene, clock: Manual
     pair.update()
     tried = set()
     for _ in range(4):
-        chosen = pair.partitioner.choose("demo")
-        assert chosen is not None
+        (chosen,) = pair.spread(1)
         tried.add(pair.sent(chosen).partition)
-    assert pair.partitioner.choose("demo") is None
+    assert not pair.spread(1)
     assert tried == {P10, P11, P20, P21}
-    assert set(pair.choices()) == {None}
+    assert set(pair.choices()) == set()
 
 
 @pytest.mark.parametrize("whose", ["the partition's", "the broker's"])

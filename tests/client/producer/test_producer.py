@@ -59,7 +59,7 @@ def test_answers_to_a_failed_producer_reach_no_other() -> None:
 
         def is_answered() -> bool:
             channel.flush()
-            return bool(channel.connection._replies)
+            return bool(channel.connection._rpc._outcomes)
 
         wait_until(is_answered)
         failing.close()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,9 +14,11 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import Calls, Fault
 
 SPEC = TopicSpec(partitions=3)
 
@@ -92,6 +94,85 @@ def test_keys_of_a_removed_partition_go_to_others(cluster: EmbeddedCluster) -> N
         for key in keys.keys() - {"none"}:
             owner = owners.partition(key.encode())
             assert partition == (owner if owner.broker_id == 1 else left.partition(key.encode()))
+
+
+FAILURES: dict[str, Callable[[Calls], Fault]] = {
+    "500": lambda calls: calls.fail(500),
+    "503": lambda calls: calls.fail(503),
+    "closed": Calls.close_connection,
+    "stored and closed": Calls.close_mid_frame,
+    "exception": lambda calls: calls.throw("java.lang.reflect.InvocationTargetException"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("keys", ["two keys", "a hot key", "many keys"])
+def test_each_key_keeps_its_order_while_sends_fail(
+    cluster: EmbeddedCluster, use_timings: UseTimings, kind: str, keys: str
+) -> None:
+    use_timings(closed_connection_settling=0.02)
+    for nth in (5, 60, 150):
+        FAILURES[kind](cluster.tubemq.on("send_message", nth=nth, times=2))
+    sent: dict[str, list[int]] = defaultdict(list)
+    with Producer(settings(cluster)) as producer:
+        for row in range(400):
+            number = {"two keys": row % 2, "a hot key": (row % 10 == 0) * row, "many keys": row % 40}[keys]
+            sent[f"key {number}"].append(row)
+            producer.send("demo", body(f"key {number}", row), row=row, key=b"%d" % number)
+    check_order(cluster, sent)
+
+
+class Stored:
+    """The rows of each key in the order in which they were stored. Records of a key are sent one after the other."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[int]] = defaultdict(list)
+        self.partitions: dict[int, list[Partition]] = defaultdict(list)
+
+    def note(self, topic: str, row: int | None, record_id: RecordId | None, stored: RecordMetadata) -> None:
+        assert row is not None
+        self.rows[row % 20].append(row)
+        self.partitions[row % 20].append(stored.partition)
+
+    def check(self, count: int) -> None:
+        assert self.rows == {key: list(range(key, count, 20)) for key in range(20)}
+
+
+def send_rows(producer: Producer, start: int, end: int) -> None:
+    for row in range(start, end):
+        producer.send("demo", b"%d" % row, row=row, key=b"%d" % (row % 20))
+
+
+def test_waiting_records_follow_their_keys_to_new_partitions(cluster: EmbeddedCluster) -> None:
+    stored = Stored()
+    with Producer(settings(cluster), on_stored=stored.note) as producer:
+        send_rows(producer, 0, 200)
+        producer.flush()
+        refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]
+        send_rows(producer, 200, 600)
+        cluster.create("demo", TopicSpec(partitions=6))
+        wait_until(lambda: producer._targets.refresh() and producer._targets.lists(Partition(2, "demo", 5)))
+        send_rows(producer, 600, 800)
+        for refusal in refusals:
+            refusal.remove()
+    stored.check(800)
+    for count, start, end in ((3, 0, 10), (6, 10, 40)):
+        owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in range(count)])
+        for key, found in stored.partitions.items():
+            assert set(found[start:end]) == {owners.partition(b"%d" % key)}
+
+
+def test_waiting_records_keep_their_order_if_their_partition_is_removed(cluster: EmbeddedCluster) -> None:
+    stored = Stored()
+    with Producer(settings(cluster), on_stored=stored.note) as producer:
+        send_rows(producer, 0, 200)
+        producer.flush()
+        cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
+        send_rows(producer, 200, 600)
+        cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
+        wait_until(lambda: producer._targets.refresh() and not producer._session.lists(Partition(2, "demo", 0)))
+        send_rows(producer, 600, 1000)
+    stored.check(1000)
 
 
 # Explicit partitions

@@ -22,7 +22,7 @@ from tests.clocks import ManualClock, SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.peers import reply_bytes
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, settings
+from tests.sending import batch_of, bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.connection import Connection
@@ -30,8 +30,8 @@ from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer import sender
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.send_queue import OVERHEAD, PendingRecord
-from tubemq_spark.client.producer.sender import BrokerChannel, wait_for
+from tubemq_spark.client.producer.record_batch import OVERHEAD
+from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Stored, wait_for
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
@@ -39,9 +39,9 @@ from tubemq_spark.protocol.auth import broker_authorization
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request, Response, decode_request
 from tubemq_spark.protocol.frame import FrameDecoder
-from tubemq_spark.protocol.lifecycle import Answer, SendEvent
-from tubemq_spark.protocol.message import encode_content, encode_target
+from tubemq_spark.protocol.message import encode_target
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.protocol.send_acks import Answer
 from tubemq_spark.testing import Calls, Fault
 
 SPEC = TopicSpec(partitions=3)
@@ -400,7 +400,7 @@ def channel(broker: SlowBroker, clock: ManualClock) -> BrokerChannel:
 
 
 def submit(channel: BrokerChannel, size: int) -> None:
-    channel.submit(PendingRecord("demo", encode_content(bytes(size), 0, None, None), None), PARTITION, TARGET)
+    channel.submit(batch_of(bytes(size), partition=PARTITION), TARGET)
 
 
 def attend(channel: BrokerChannel, clock: ManualClock, seconds: float) -> list[object]:
@@ -408,7 +408,8 @@ def attend(channel: BrokerChannel, clock: ManualClock, seconds: float) -> list[o
     until, outcomes = clock.now + seconds, list[object]()
     while clock.now < until and not channel.is_broken:
         clock.now += min(Timings().slow_peer_grace, until - clock.now)
-        outcomes += [outcome for _, outcome in channel.poll()]
+        stored, failed = channel.poll()
+        outcomes += [*stored, *(one.outcome for one in failed)]
     return outcomes
 
 
@@ -431,19 +432,20 @@ def test_bytes_that_leave_restart_the_timeout(broker: SlowBroker, channel: Broke
         read(broker, channel, 3 * A_FEW)
     assert attend(channel, clock, 0.9 * TIMEOUT) == []
     broker.answer()
-    wait_until(lambda: channel.poll() != [], patience=10.0)
+    wait_until(lambda: channel.poll()[0], patience=10.0)
     assert not channel.is_broken
 
 
 def test_the_timeout_of_a_send_begins_when_the_one_before_is_answered(
     broker: SlowBroker, channel: BrokerChannel, clock: ManualClock
 ) -> None:
-    for _ in range(5):
-        submit(channel, 100)
+    """Also in one batch."""
+    submit(channel, 100)
+    channel.submit(batch_of(*[bytes(100)] * 4, partition=PARTITION), TARGET)
     for _ in range(5):
         assert attend(channel, clock, 0.9 * TIMEOUT) == []
         broker.answer()
-        wait_until(lambda: channel.poll() != [], patience=10.0)
+        wait_until(lambda: channel.poll()[0], patience=10.0)
     assert not channel.is_broken
 
 
@@ -485,14 +487,20 @@ def one_broker() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-def channel_to(cluster: EmbeddedCluster, max_in_flight: int) -> BrokerChannel:
+def channel_to(cluster: EmbeddedCluster, max_in_flight: int, *, wants_answers: bool = False) -> BrokerChannel:
     broker, lease = messages.broker(cluster, 1), ExitStack()
     connection = lease.enter_context(POOL().lease(broker.address, settings(cluster)))
-    return BrokerChannel(broker, connection, lease, settings(cluster), max_in_flight)
+    return BrokerChannel(broker, connection, lease, settings(cluster), max_in_flight, wants_answers=wants_answers)
 
 
-def message(size: int) -> PendingRecord:
-    return PendingRecord("demo", encode_content(bytes(size), 0, None, None), None)
+def wait_for_answers(channel: BrokerChannel) -> tuple[list[Stored], list[Failed]]:
+    stored, failed = list[Stored](), list[Failed]()
+    while channel.in_flight:
+        wait_for([channel], 10)
+        more_stored, more_failed = channel.poll()
+        stored += more_stored
+        failed += more_failed
+    return stored, failed
 
 
 @pytest.mark.parametrize(
@@ -506,25 +514,55 @@ def test_the_channel_is_full_at_its_limit(
     channel = channel_to(one_broker, max_in_flight)
     for _ in range(3):
         taken = 0
-        while not channel.is_full:
-            channel.submit(message(size), PARTITION, TARGET)
+        while channel.room:
+            submit(channel, size)
             taken += 1
         assert taken == room == channel.in_flight
-        while channel.in_flight:
-            wait_for([channel], 10)
-            for sent, _ in channel.poll():
-                sent.on(SendEvent.ACKNOWLEDGED)
-        assert not channel.is_full
+        wait_for_answers(channel)
+        assert channel.room == max_in_flight
     channel.close()
 
 
 def test_a_record_too_long_for_a_frame_does_not_break_the_channel(one_broker: EmbeddedCluster) -> None:
     channel = channel_to(one_broker, 10)
     with pytest.raises(ProtocolError, match="a frame's body has 1 to"):
-        channel.submit(message(30 * MIB), PARTITION, TARGET)
-    channel.submit(message(10), PARTITION, TARGET)
-    while channel.in_flight:
-        wait_for([channel], 10)
-        channel.poll()
+        channel.submit(batch_of(b"short", bytes(30 * MIB), partition=PARTITION), TARGET)
+    assert channel.in_flight == 0
+    submit(channel, 10)
+    stored, failed = wait_for_answers(channel)
+    assert (len(stored), failed) == (1, [])
     assert not channel.is_broken
+    channel.close()
+
+
+@pytest.mark.parametrize("wants_answers", [True, False])
+def test_each_record_of_a_batch_has_an_outcome(one_broker: EmbeddedCluster, *, wants_answers: bool) -> None:
+    """Records that fail in the same way, one behind the other, fail together."""
+    for nth, times, code in ((4, 2, 500), (6, 1, 503), (9, 1, 500)):
+        one_broker.tubemq.on("send_message", nth=nth - (nth > 4) * 2 - (nth > 6), times=times).fail(code)
+    channel = channel_to(one_broker, 100, wants_answers=wants_answers)
+    batch = batch_of(*(b"%d" % n for n in range(12)), partition=PARTITION)
+    channel.submit(batch, TARGET)
+    stored, failed = wait_for_answers(channel)
+    places = [range(start, end) for _, start, end, _ in stored]
+    assert [n for place in places for n in place] == [0, 1, 2, 6, 7, 9, 10, 11]
+    assert [(one.batch.bodies, getattr(one.outcome, "errCode", None)) for one in failed] == [
+        ([b"3", b"4"], 500),
+        ([b"5"], 503),
+        ([b"8"], 500),
+    ]
+    assert [len(answers) for *_, answers in stored] == [len(place) * wants_answers for place in places]
+    channel.close()
+
+
+def test_the_records_behind_a_lost_connection_have_no_answer(one_broker: EmbeddedCluster) -> None:
+    one_broker.tubemq.on("send_message", nth=4, times=1).close_connection()
+    channel = channel_to(one_broker, 100)
+    for start in (0, 5):
+        channel.submit(batch_of(*(b"%d" % n for n in range(start, start + 5)), partition=PARTITION), TARGET)
+    stored, failed = wait_for_answers(channel)
+    assert sum(end - start for _, start, end, _ in stored) == 3
+    assert [one.batch.bodies for one in failed] == [[b"3", b"4"], [b"5", b"6", b"7", b"8", b"9"]]
+    assert all(isinstance(one.outcome, TransportError) for one in failed)
+    assert channel.is_broken
     channel.close()

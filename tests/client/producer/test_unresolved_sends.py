@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unresolved sends: with a look-up, each record with unknown outcome is looked up first, and is stored once."""
+"""Unresolved sends: with a look-up, each record with unknown outcome is looked up first, and is stored once.
+Without one, the records of a key keep their order."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.peers import Peer
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
+from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault
@@ -46,26 +52,19 @@ def single() -> Iterator[EmbeddedCluster]:
 class StoreLookup:
     """A `RecordLookup` that sees what the brokers store. A record's id is the number at the end of its body.
 
-    `asked` has all look-ups. The first `failures` look-ups and the first `unanswered` pings fail.
+    `asked` has all look-ups. The first `failures` look-ups fail.
     """
 
-    def __init__(self, cluster: EmbeddedCluster, *, failures: int = 0, unanswered: int = 0) -> None:
+    def __init__(self, cluster: EmbeddedCluster, *, failures: int = 0) -> None:
         self.asked: list[tuple[Partition, int | None, tuple[int, ...]]] = []
         self.used: list[Partition] = []
-        self.pinged: list[Partition] = []  # and not looked up since
-        self.failures, self.unanswered = failures, unanswered
+        self.failures = failures
         self.check: Callable[[Partition, Collection[int]], None] = lambda partition, record_ids: None
         self._cluster = cluster
 
     def available(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
         self.used += partitions
         return partitions
-
-    def ping(self, partitions: Sequence[Partition]) -> None:
-        self.pinged += partitions
-        if self.unanswered:
-            self.unanswered -= 1
-            raise TransportError(f"nobody answers for {partitions[0]}")
 
     def check_attempt(self) -> None:
         """No other attempt runs."""
@@ -75,8 +74,6 @@ class StoreLookup:
     ) -> Mapping[RecordId, RecordMetadata]:
         assert partition in self.used
         assert record_ids
-        assert partition in self.pinged, "a broker that may be stuck must answer a ping first"
-        self.pinged.remove(partition)
         self.check(partition, record_ids)
         self.asked.append((partition, start, tuple(record_ids)))
         if self.failures:
@@ -110,9 +107,10 @@ class Task:
             settings(cluster, **others), max_in_flight, "of the task", lookup=lookup, on_stored=self._note
         )
 
-    def _note(self, message: PendingRecord, stored: RecordMetadata) -> None:
-        assert isinstance(message.record_id, int)
-        self.reported[message.record_id].append(stored)
+    def _note(self, topic: str, row: int | None, record_id: RecordId | None, stored: RecordMetadata) -> None:
+        assert isinstance(record_id, int)
+        assert (topic, row) == ("demo", record_id)
+        self.reported[record_id].append(stored)
 
     def run(self, count: int, keys: int = 0, target: tuple[int, int] | None = None) -> None:
         with self.producer as producer:
@@ -164,17 +162,39 @@ def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster,
     check_once(single, task, 20)
 
 
-def test_a_broker_that_never_answers_a_ping_is_an_error(single: EmbeddedCluster) -> None:
+def test_a_broker_that_never_answers_a_ping_is_an_error(
+    single: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker may be stuck with the record still to store, so no look-up is made."""
+
+    def unanswered(*_: object) -> None:
+        raise TransportError("nobody answers")
+
+    monkeypatch.setattr(Connection, "ping", unanswered)
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
-    lookup = StoreLookup(single, unanswered=10**6)
+    lookup = StoreLookup(single)
     task = Task(single, lookup, max_in_flight=1, retry_for=2.0, clock=SkippingClock())
-    with pytest.raises(
-        TransportError, match=r"^row 10 of the task .*: nobody answers for 1:demo:0; .* acknowledged\. "
-    ):
+    with pytest.raises(TransportError, match=r"^row 10 of the task .*: nobody answers; .* acknowledged\. "):
         task.run(20)
     assert lookup.asked == []
     assert max(bodies_in(single).values()) == 1
+
+
+@pytest.mark.parametrize("kind", ["closed", "no answer", "500"])
+def test_a_broker_answers_a_ping_before_each_look_up(
+    single: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lookup, pings, ping = StoreLookup(single, failures=2), list[int](), Connection.ping
+
+    def seen(connection: Connection, timeout: float) -> None:
+        pings.append(len(lookup.asked))
+        ping(connection, timeout)
+
+    monkeypatch.setattr(Connection, "ping", seen)
+    UNKNOWN_OUTCOME[kind](single.tubemq.on("send_message", nth=11, times=1))
+    Task(single, lookup, max_in_flight=1, rpc_timeout=SOON).run(20)
+    assert pings == [0, 1, 2]
+    assert len(lookup.asked) == 3
 
 
 @pytest.mark.parametrize("kind", ["closed", "stored and closed", "500", "stored without answer"])
@@ -227,6 +247,85 @@ def test_other_records_do_not_wait_for_an_unresolved_one(cluster: EmbeddedCluste
         for row in range(600):
             producer.send("demo", b"row %d" % row, record_id=row, target=(1 + row % 2, 0))
     assert bodies_in(cluster) == {b"row %d" % row: 1 for row in range(600)}
+
+
+# Without a look-up, records with a key wait until no late copy can arrive
+
+
+class StuckConnection:
+    """A way to the broker that holds the first request with `body` until the producer has pinged the broker."""
+
+    def __init__(self, cluster: EmbeddedCluster, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+        host, port = cluster.broker_address(1).split(":")
+        self._broker = host, int(port)
+        self._body = body
+        self._pinged = threading.Event()
+        self.held = 0
+        self.peer = Peer(self._serve)
+        cluster.tubemq._on_thread(self._redirect(cluster))
+        ping = Connection.ping
+
+        def seen(connection: Connection, timeout: float) -> None:
+            ping(connection, timeout)
+            self._pinged.set()
+
+        monkeypatch.setattr(Connection, "ping", seen)
+
+    def _redirect(self, cluster: EmbeddedCluster) -> Callable[[], None]:
+        return lambda: setattr(cluster.tubemq._servers.catalog.brokers[1], "port", self.peer.address.port)
+
+    def _serve(self, client: socket.socket) -> None:
+        with socket.create_connection(self._broker) as broker:
+            replies = threading.Thread(target=copy, args=(broker, client))
+            replies.start()
+            with suppress(OSError):
+                while data := client.recv(1 << 16):
+                    if self._body in data and not self.held:
+                        self.held += 1
+                        self._pinged.wait(2.0)
+                    broker.sendall(data)
+            broker.shutdown(socket.SHUT_WR)
+            replies.join()
+
+
+def copy(source: socket.socket, to: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            to.sendall(data)
+
+
+@pytest.mark.parametrize("target", [None, (1, 0)])
+@pytest.mark.parametrize("keys", [1, 3])
+def test_a_late_first_copy_of_a_key_comes_before_its_successors(
+    single: EmbeddedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    use_timings: UseTimings,
+    keys: int,
+    target: tuple[int, int] | None,
+) -> None:
+    """The send hangs at the broker for longer than the timeout, and its connection is closed meanwhile."""
+    use_timings(slow_peer_grace=0.05, closed_connection_settling=0.1)
+    stuck = StuckConnection(single, b"row 4", monkeypatch)
+    with stuck.peer, Producer(settings(single, rpc_timeout=SOON)) as producer:
+        for row in range(12):
+            producer.send("demo", b"row %d" % row, key=b"%d" % (row % keys), target=target)
+    assert stuck.held == 1
+    rows: dict[int, list[int]] = defaultdict(list)
+    for message in single.tubemq.messages("demo"):
+        rows[id_in(message.body) % keys].append(id_in(message.body))
+    assert rows[4 % keys].count(4) == 2
+    for key, found in rows.items():
+        assert found == sorted(found)
+        assert set(found) == set(range(key, 12, keys))
+
+
+def test_records_without_a_key_do_not_wait(single: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "ping", None)
+    single.tubemq.on("send_message", nth=5, times=1).close_mid_frame()
+    with Producer(settings(single)) as producer:
+        for row in range(20):
+            producer.send("demo", b"row %d" % row)
+    assert set(bodies_in(single)) == {b"row %d" % row for row in range(20)}
 
 
 # Where the look-up starts

@@ -31,7 +31,7 @@ from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
-from tubemq_spark.protocol.rpc import RpcProtocol
+from tubemq_spark.protocol.rpc import RpcProtocol, SendReply
 
 _log = logging.getLogger(__name__)
 
@@ -209,11 +209,7 @@ class Connection:
 
     def submit(self, service: ServiceType, method: Method, message: Message, timeout: float) -> int:
         """Queue a request for the next write. Return the serial number of its reply. `timeout` is in seconds."""
-        return self.submit_bytes(service, method, message.SerializeToString(), timeout)
-
-    def submit_bytes(self, service: ServiceType, method: Method, message: bytes, timeout: float) -> int:
-        """As `submit`, for an encoded message. Raise `ProtocolError` if it does not fit into a frame."""
-        return self.submit_request(Request(service, method, max(1, int(timeout * 1000)), message))
+        return self.submit_request(Request(service, method, max(1, int(timeout * 1000)), message.SerializeToString()))
 
     def submit_request(self, request: Request) -> int:
         if self.closed:
@@ -223,19 +219,25 @@ class Connection:
         self._deadlines[serial_no] = self._clock.monotonic() + request.timeout_ms / 1000
         return serial_no
 
-    def can_submit_run(self, count: int) -> bool:
-        return not self.closed and self._rpc.can_begin_run(count)
+    def submit_sends(self, count: int, encode: Callable[[int], bytes], *, wants_answers: bool) -> None:
+        """Queue some sends for the next write, see `RpcProtocol.sends`."""
+        if self.closed:
+            raise TransportError(f"the connection to {self.address} is closed")
+        self._rpc.wants_answers = wants_answers
+        self._stream.queue(self._rpc.sends(count, encode))
 
-    def submit_run(self, count: int, encode: Callable[[int], bytes]) -> int:
-        """Queue a run, see `RpcProtocol`. `encode` returns its frames, given the first serial number, as this does."""
-        first = self._rpc.begin_run(count)
-        self._stream.queue(encode(first))
-        return first
+    def take_outcomes(self) -> list[SendReply]:
+        """Return and remove what became of sends, see `RpcProtocol.take_outcomes`."""
+        return self._rpc.take_outcomes()
 
-    @property
-    def acknowledged(self) -> tuple[int, int]:
-        """How many sends of runs are acknowledged, and how often another reply has ended all runs."""
-        return self._rpc.acknowledged, self._rpc.ended_runs
+    def forget_replies(self) -> None:
+        """Forget replies that came in and that nobody has read."""
+        self._replies.clear()
+        self._rpc.take_outcomes()
+
+    def ping(self, timeout: float) -> None:
+        """Wait for any answer of the peer; raise as `reply`. `timeout` is in seconds."""
+        self.reply(self.submit_request(_PROBE._replace(timeout_ms=max(1, int(timeout * 1000)))))
 
     def reply(self, serial_no: int) -> Response | Failure:
         """Return the reply to `serial_no`; wait until its request's timeout. Bytes that come in extend the timeout by
@@ -277,11 +279,6 @@ class Connection:
         """Return True if `reply(serial_no)` would not wait."""
         return serial_no in self._replies
 
-    def take(self) -> dict[int, Response | Failure]:
-        """Return and remove all replies that came in, by serial number."""
-        replies, self._replies = self._replies, {}
-        return replies
-
     def close(self) -> None:
         if not self.closed:
             # Once a caller has given up a request, the peer must not receive it any more.
@@ -313,7 +310,7 @@ class Connection:
 
     def _receive(self, data: memoryview) -> None:
         for serial_no, reply in self._rpc.receive(data):
-            self._deadlines.pop(serial_no, None)  # a send of a run has none
+            self._deadlines.pop(serial_no, None)
             self._replies[serial_no] = reply
         self._rpc.receive(b"")  # raises an error in the bytes behind these replies now, because no more bytes may come
 

@@ -53,7 +53,7 @@ class ConnectionPool:
         if connection.closed or connection.unanswered or not settings.shared_connections:
             connection.close()
         else:
-            connection.take()  # replies that nobody read are not for the next borrower
+            connection.forget_replies()  # they are not for the next borrower
             connection.idle_since = settings.clock.monotonic()
             if runtime.current() is not self._owner:
                 return  # in a forked child: the connection is the parent's, of which a thread may have held the lock

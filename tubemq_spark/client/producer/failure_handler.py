@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.producer.record_batch import RecordBatch, SendFailure
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.retries import OUTAGES
@@ -17,15 +17,9 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import error_for_code, error_for_failure, is_about_visit_token
-from tubemq_spark.protocol.lifecycle import (
-    Answer,
-    FailureCause,
-    Outcome,
-    SendEvent,
-    SendState,
-    classify_failure,
-)
 from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_outcome import FailureCause, Fate, Outcome, classify_failure
 
 _log = logging.getLogger(__name__)
 
@@ -65,21 +59,22 @@ class SendErrors:
             text = f"value and attributes have {size} bytes, and topic {topic} takes {limit} and a few more"
         return ConfigError(f"{self.name(row)}: {text}")
 
-    def failed(self, record: PendingRecord, outcome: Outcome, broker: object) -> TubeMQError:
-        what = f"sending {self.name(record.row)} to {broker}, partition {record.partition},"
+    def failed(self, batch: RecordBatch, outcome: Outcome, broker: object) -> TubeMQError:
+        what = f"sending {self.name(batch.rows[0])} to {broker}, partition {batch.partition},"
         if isinstance(outcome, Answer):
             return error_for_code(outcome.errCode, outcome.errMsg, what)
         return error_for_failure(outcome, what) if isinstance(outcome, Failure) else outcome
 
-    def timed_out(self, record: PendingRecord, elapsed: float) -> TubeMQError:
-        """Return the error of a record whose delivery timeout expired."""
-        assert record.problem is not None
-        where = "in its partition" if record.queue else "on all brokers of the topic that could be used"
+    def timed_out(self, failure: SendFailure, elapsed: float) -> TubeMQError:
+        """Return the error of records whose delivery timeout expired."""
+        batch = failure.batch
+        assert failure.problem is not None
+        where = "in its partition" if batch.lane.partition else "on all brokers of the topic that could be used"
         return _with_text(
-            record.problem,
-            f"{self.name(record.row)} for topic {record.topic} was not acknowledged within {elapsed:.1f} s of its "
-            f"first failure, in {record.failures} tries {where}; the last one, to partition {record.partition}: "
-            f"{record.problem}; {self._count()}. Check that the brokers run and take messages, or give them longer "
+            failure.problem,
+            f"{self.name(batch.rows[0])} for topic {batch.topic} was not acknowledged within {elapsed:.1f} s of its "
+            f"first failure, in {failure.tries} tries {where}; the last one, to partition {failure.partition}: "
+            f"{failure.problem}; {self._count()}. Check that the brokers run and take messages, or give them longer "
             "with option 'tubemq.retry.maxElapsedMs'",
         )
 
@@ -93,17 +88,17 @@ class SendErrors:
 
 
 class DeliveryTimeout:
-    """The records of one producer that failed and are not stored yet, on a clock that runs only while the producer
+    """The failures of one producer whose records are not stored yet, on a clock that runs only while the producer
     does: the caller may pause for longer than `retry_for`, and meanwhile nothing is retried."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._failing: dict[PendingRecord, None] = {}  # the one that failed first comes first
+        self._failures: list[SendFailure] = []  # the first one comes first
         self._now = 0.0
         self._seen_at = settings.clock.monotonic()
 
     def __len__(self) -> int:
-        return len(self._failing)
+        return len(self._failures)
 
     def resume(self) -> None:
         """Run the clock again. Of the caller's pause at most `idle_producer_counts` seconds count."""
@@ -113,37 +108,39 @@ class DeliveryTimeout:
         """Stop the clock, because the caller takes over."""
         self._advance(float("inf"))
 
-    def now(self) -> float:
-        return self._advance(float("inf"))
+    def count(self, batch: RecordBatch, problem: TubeMQError) -> None:
+        """Note that all records of `batch` have failed, which starts their timeout if that is for the first time."""
+        now = self._advance(float("inf"))
+        if batch.failure is None:
+            batch.failure = SendFailure(now, batch, records=len(batch))
+            self._failures.append(batch.failure)
+        failure = batch.failure
+        failure.tries += 1
+        failure.problem, failure.batch, failure.partition = problem, batch, batch.partition
 
-    def watch(self, record: PendingRecord) -> None:
-        """Start the timeout of a record that failed for the first time."""
-        self._failing[record] = None
-
-    def forget(self, record: PendingRecord) -> None:
-        self._failing.pop(record, None)
+    def stored(self, failure: SendFailure, records: int) -> None:
+        """Note that some of the records are stored."""
+        failure.records -= records
+        if not failure.records:
+            self._failures.remove(failure)
 
     @property
     def left(self) -> float | None:
-        """Seconds until the first record is given up; None if none failed."""
-        for record in self._failing:
-            return max(0.0, self._settings.retry_for - self._elapsed(record))
-        return None
+        """Seconds until the first records are given up; None if none failed."""
+        if not self._failures:
+            return None
+        return max(0.0, self._settings.retry_for - (self._now - self._failures[0].since))
 
-    def expired(self) -> tuple[PendingRecord, float] | None:
-        """Return a record that has failed for too long, and for how many seconds. One in flight may still arrive."""
-        for record in self._failing:
-            elapsed = self._elapsed(record)
+    def expired(self) -> tuple[SendFailure, float] | None:
+        """Return records that have failed for too long, and for how many seconds. Those in flight may still arrive."""
+        for failure in self._failures:
+            elapsed = self._now - failure.since
             if elapsed < self._settings.retry_for:
                 return None
-            more = self._settings.timings.min_lookup_time if record.state is SendState.UNRESOLVED else 0.0
-            if record.state is not SendState.IN_FLIGHT and elapsed >= self._settings.retry_for + more:
-                return record, elapsed
+            more = self._settings.timings.min_lookup_time if failure.is_unresolved else 0.0
+            if failure.in_flight < failure.records and elapsed >= self._settings.retry_for + more:
+                return failure, elapsed
         return None
-
-    def _elapsed(self, record: PendingRecord) -> float:
-        assert record.failing_since is not None
-        return self._now - record.failing_since
 
     def _advance(self, at_most: float) -> float:
         now = self._settings.clock.monotonic()
@@ -169,66 +166,70 @@ class FailureHandler:
         self._targets = targets
         self._errors = errors
 
-    def handle(self, record: PendingRecord, channel: BrokerChannel, outcome: Outcome, *, store_once: bool) -> None:
-        """Prepare another try of `record`, or a look-up if it must be stored only once. Raise if no broker will ever
-        take it."""
-        event, cause = classify_failure(outcome, store_once=store_once)
-        problem = self._errors.failed(record, outcome, channel.broker)
-        record.failed(event, problem, self.timeout.now(), broker_was_silent=channel.is_silent)
-        if event is SendEvent.REFUSED:
+    def handle(self, batch: RecordBatch, channel: BrokerChannel, outcome: Outcome) -> Fate:
+        """Count a failed send of all records of `batch`, and return what happens to them. Raise if no broker will ever
+        take them."""
+        fate, cause = classify_failure(outcome)
+        problem = self._errors.failed(batch, outcome, channel.broker)
+        self.timeout.count(batch, problem)
+        if fate is Fate.REFUSED:
             raise problem
-        self.timeout.watch(record)
-        broker_id = record.partition.broker_id
+        partition = batch.partition
+        assert partition is not None
         concerned: Broker | Partition = channel.broker
         if cause is FailureCause.AUTHORIZATION:
-            self._renew_token(record, problem, outcome)
+            self._renew_token(batch, problem, outcome)
         if cause in (FailureCause.AUTHORIZATION, FailureCause.BROKER_REFUSES):
-            self._partitioner.broker_failed(broker_id, "refused")
+            self._partitioner.broker_failed(partition.broker_id, "refused")
         elif cause is FailureCause.BROKER_FULL:
-            self._partitioner.broker_failed(broker_id, "full")
+            self._partitioner.broker_failed(partition.broker_id, "full")
         elif not channel.is_broken:  # else the whole broker counts as failed
-            concerned = record.partition
-            self._partitioner.partition_failed(record.partition)
+            concerned = partition
+            self._partitioner.partition_failed(partition)
             if cause is FailureCause.PARTITION_CLOSED:
                 SESSIONS().refresh_later(self._session.settings)  # it may be closed for good
         text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"
         OUTAGES().failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since, clock=self._clock)
+        return fate
 
     def unreachable(
-        self, broker: Broker, error: TransportError | ProtocolError, waiting: Sequence[tuple[PendingRecord, Partition]]
+        self,
+        broker: Broker,
+        error: TransportError | ProtocolError,
+        waiting: Sequence[tuple[RecordBatch, Partition]],
     ) -> None:
         """Note that no connection could be opened; `waiting` are records that can be sent to no other broker."""
-        for record, partition in waiting:
-            record.partition = partition
-            record.count_failure(error, self.timeout.now())
-            self.timeout.watch(record)
+        for batch, partition in waiting:
+            batch.partition = partition
+            self.timeout.count(batch, error)
         fate = "wait for it" if waiting else "go to other brokers meanwhile"
         text = f"{broker} cannot be reached, and {self._errors.records} {fate}: {error}"
         OUTAGES().failed(_log, broker, lambda: text, self.timeout.left if waiting else None, clock=self._clock)
 
-    def stored(self, record: PendingRecord) -> None:
-        """Note that a record is stored that had failed."""
-        self.timeout.forget(record)
-        OUTAGES().worked(_log, record.partition)
+    def stored(self, failure: SendFailure, records: int, partition: Partition) -> None:
+        """Note that records are stored that had failed."""
+        self.timeout.stored(failure, records)
+        OUTAGES().worked(_log, partition)
 
     def check_timeout(self) -> None:
-        """Raise if a record has failed for too long."""
+        """Raise if records have failed for too long."""
         if (expired := self.timeout.expired()) is not None:
-            expired[0].on(SendEvent.REFUSED)
             raise self._errors.timed_out(*expired)
 
-    def _renew_token(self, record: PendingRecord, problem: TubeMQError, outcome: Outcome) -> None:
-        """Fetch a new visit token. Raise `problem` if the brokers reject the record with a new token, too.
+    def _renew_token(self, batch: RecordBatch, problem: TubeMQError, outcome: Outcome) -> None:
+        """Fetch a new visit token. Raise `problem` if the brokers reject the records with a new token, too.
 
         The master's visit token changes every few minutes. A broker knows the last ones, but not yet the newest one of
         a master that has just taken over: then it complains about the token itself, and waiting helps.
         """
+        assert batch.failure is not None
+        assert batch.partition is not None
         is_about_token = isinstance(outcome, Answer) and is_about_visit_token(outcome.errCode, outcome.errMsg)
-        if record.token_renewed and not is_about_token:
-            self.rejecting.add(record.partition.broker_id)
-            if record.queue is not None or self.rejecting >= self._partitioner.brokers(record.topic):
+        if batch.failure.token_renewed and not is_about_token:
+            self.rejecting.add(batch.partition.broker_id)
+            if batch.lane.partition is not None or self.rejecting >= self._partitioner.brokers(batch.topic):
                 raise problem
-        record.token_renewed = self._targets.refresh()
+        batch.failure.token_renewed = self._targets.refresh()
 
 
 def _with_text(problem: TubeMQError, text: str) -> TubeMQError:

@@ -10,13 +10,12 @@ that broker or partition is over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle, islice
 
 from tubemq_spark.client import system
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, BrokerHealth
-from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.protocol.circuit_breaker import (
@@ -27,9 +26,9 @@ from tubemq_spark.protocol.circuit_breaker import (
     partition_breaker_state,
 )
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
-from tubemq_spark.protocol.lifecycle import SendState
 from tubemq_spark.protocol.metadata import Partition
 
+_MIN_SHARE, _MIN_PARTITIONS = 16, 8  # records for each partition, if records for more than so many are sent at a time
 _MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
 
 
@@ -112,7 +111,7 @@ class Partitioner:
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
         self._usable: dict[str, Sequence[Partition]] = {}  # those that take records without key now
-        self._probes: dict[Partition, PendingRecord] = {}  # the last record that was sent to one that had failed
+        self._probes: dict[Partition, RecordBatch] = {}  # the last batch that was sent to one that had failed
 
     def update(self, channels: Mapping[int, BrokerChannel]) -> bool:
         """Look at the time, the cluster and the `channels` again. Return True if the cluster has changed."""
@@ -151,30 +150,38 @@ class Partitioner:
         no_failures = self.breakers.failures is NO_FAILURES
         return {one.broker_id for one in (self.partitions(topic) if no_failures else self._present(topic))}
 
-    def choose(self, topic: str) -> Partition | None:
-        """Return the partition for a record of `topic` without a key, or None if it must wait."""
+    def spread(self, topic: str, count: int) -> list[tuple[Partition, slice]]:
+        """Return the partitions for at most `count` records of `topic` without a key, and which of the records go to
+        each; none if they must wait."""
         partitions = self._find_usable(topic)
         if not partitions:
-            return None
-        self._turn += 1
-        return partitions[self._turn % len(partitions)]
-
-    def spread(self, topic: str, count: int) -> Sequence[Partition]:
-        """Return the partitions for the next `count` records of `topic` without a key, those that `choose` would
-        return if no connection became full; none if they must wait."""
-        partitions = [one for one in self._find_usable(topic) if self._channels[one.broker_id].takes_run(count)]
-        if not partitions:
             return []
-        start = (self._turn + 1) % len(partitions)
-        self._turn += count
-        return list(islice(cycle(partitions), start, start + count))
+        start, n = self._turn + 1, len(partitions)
+        some = min(n, max(count // _MIN_SHARE, min(count, _MIN_PARTITIONS)))
+        if self.breakers.any_open or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
+            count = self._fitting(partitions, start, count)
+            some = min(n, count)
+        self._turn += count if some == n else some
+        return [(partitions[(start + at) % n], slice(at, count, some)) for at in range(some)]
+
+    def _fitting(self, partitions: Sequence[Partition], start: int, count: int) -> int:
+        """Return how many of `count` records may be sent now, from partition `start` on in turn."""
+        each = {one: self.room(one) for one in partitions}
+        rooms = {one.broker_id: max(each[p] for p in partitions if p.broker_id == one.broker_id) for one in partitions}
+        for at in range(count):
+            one = partitions[(start + at) % len(partitions)]
+            if not rooms[one.broker_id] or not each[one]:
+                return at
+            rooms[one.broker_id] -= 1
+            each[one] -= 1
+        return count
 
     def is_blocked(self, topic: str) -> bool:
         """Whether records without a key can go nowhere, and not because connections are full."""
         if self._find_usable(topic):
             return False
         channels = [self._channels[broker_id] for broker_id in self.brokers(topic) if broker_id in self._channels]
-        return not any(channel.is_full for channel in channels)
+        return all(channel.room for channel in channels)
 
     def for_key(self, topic: str, key: bytes) -> Partition:
         """Return the partition for records with `key`."""
@@ -183,22 +190,20 @@ class Partitioner:
             keys = self._keys[topic] = key_map(tuple(self._present(topic)))
         return keys.partition(key)
 
-    def accepts(self, partition: Partition) -> bool:
-        """Whether a record that must go to `partition` may be sent now."""
+    def most(self, partition: Partition) -> int:
+        """Return how many records that must go to `partition` may be sent now."""
         breakers = self.breakers
-        return self._has_room(partition) and not (breakers.any_open and breakers.is_in_backoff(partition))
+        return 0 if breakers.any_open and breakers.is_in_backoff(partition) else self.room(partition)
 
     def may_connect(self, broker_id: int, *, needed: bool) -> bool:
         self._refresh()
         return self.breakers.may_connect(broker_id, needed=needed)
 
-    def sent(self, record: PendingRecord) -> None:
-        """Note a send that filled its channel, or that may probe a broker or partition that failed."""
-        partition = record.partition
-        if partition in self.breakers.failures.partitions:
-            self._probes[partition] = record
-        elif not (self._channels[partition.broker_id].is_full or self.breakers.is_half_open(partition.broker_id)):
-            return
+    def sent(self, batch: RecordBatch) -> None:
+        """Note a send that may have filled its channel, or that probes a broker or partition that failed."""
+        assert batch.partition is not None
+        if batch.partition in self.breakers.failures.partitions:
+            self._probes[batch.partition] = batch
         self._usable.clear()  # there may be room for no further record
 
     def broker_failed(self, broker_id: int, kind: str) -> None:
@@ -217,6 +222,10 @@ class Partitioner:
         if self.breakers.refresh():
             self._keys.clear()  # a partition that failed may be removed
             self._usable.clear()
+
+    def is_gone(self, partition: Partition) -> bool:
+        """Whether the partition failed, and the master does not list it any more."""
+        return partition not in self._present(partition.topic)
 
     def _present(self, topic: str) -> Sequence[Partition]:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
@@ -241,24 +250,30 @@ class Partitioner:
             partitions = [one for one in present if not breakers.is_avoided(one)] or [
                 one for one in present if not breakers.is_in_backoff(one)
             ]
-        with_room = [one for one in partitions if self._has_room(one)]
+        if breakers.any_open:
+            with_room = [one for one in partitions if self.room(one)]
+        else:
+            brokers = {broker_id for broker_id, channel in self._channels.items() if channel.room}
+            with_room = [one for one in partitions if one.broker_id in brokers]
         in_flight = {broker_id: self._channels[broker_id].in_flight for broker_id in {p.broker_id for p in with_room}}
         if len(in_flight) < 2:
             return with_room
         most = 2 * min(in_flight.values()) + _MAX_AHEAD
         return [one for one in with_room if in_flight[one.broker_id] <= most]
 
-    def _has_room(self, partition: Partition) -> bool:
+    def room(self, partition: Partition) -> int:
+        """Return how many records the connection to the partition's broker takes; one, where one at a time is tried."""
         channel = self._channels.get(partition.broker_id)
-        if channel is None or channel.is_full:
-            return False
+        if channel is None:
+            return 0
         if not self.breakers.any_open:
-            return True
-        if channel.in_flight and self.breakers.is_half_open(partition.broker_id):
-            return False
-        if partition not in self.breakers.failures.partitions or (probe := self._probes.get(partition)) is None:
-            return True
-        if probe.state is SendState.IN_FLIGHT and probe.partition == partition:
-            return False
-        del self._probes[partition]
-        return True
+            return channel.room
+        is_half_open = self.breakers.is_half_open(partition.broker_id)
+        if channel.in_flight and is_half_open:
+            return 0
+        if partition in self.breakers.failures.partitions:
+            probe = self._probes.get(partition)
+            if probe is not None and probe.unanswered:
+                return 0
+            return min(1, channel.room)
+        return min(1, channel.room) if is_half_open else channel.room

@@ -5,45 +5,43 @@ Sends are pipelined over one connection to each broker. A record whose send fail
 that is allowed, until `settings.retry_for` seconds have passed since its first failure. So a record may be stored
 twice. With a `RecordLookup` no record is: one that a broker may have received is looked up in its partition first.
 
-How a record travels: `SendQueue` → `Partitioner` (which partition) → `Sender` and `BrokerChannel` (the connection) →
-outcome → stored, or back to the queue, or `UnresolvedSends`. `Producer.step` joins these parts.
+How a `RecordBatch` travels: `SendQueue` → `Partitioner` (which partition) → `Sender` and `BrokerChannel` (the
+connection) → outcome → stored, or back to the queue, or `UnresolvedSends`. `Producer.step` joins these parts.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
 from tubemq_spark.client.cluster.deployed_topics import AwayError
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.run_sender import RunSender
-from tubemq_spark.client.producer.send_queue import (
-    MAX_AROUND_BODY,
-    MAX_BYTES,
-    PendingRecord,
-    RecordId,
-    RecordMetadata,
-    SendQueue,
-)
+from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordMetadata
+from tubemq_spark.client.producer.send_queue import MAX_BYTES, LaneId, SendLane, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
-from tubemq_spark.client.producer.sender import Sender
+from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, TubeMQError
-from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.lifecycle import Answer, SendEvent, SendState
-from tubemq_spark.protocol.message import encode_content, encode_payload
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
+from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_outcome import Fate
 
 _log = logging.getLogger(__name__)
 
-_SUCCESS = ErrCode.SUCCESS  # looked up for each record, which takes time
+# Attributes may make a payload longer than the limit by so many bytes. The broker accepts more, but delivers such a
+# message only from a file: while it is in memory, consumers are led past it (wire: MsgMemStore.getMessages compares
+# the whole record with the limit of the payload).
+MAX_AROUND_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
 
 
 class Producer:
@@ -65,11 +63,11 @@ class Producer:
         *,
         max_bytes: int = MAX_BYTES,
         lookup: RecordLookup | None = None,
-        on_stored: Callable[[PendingRecord, RecordMetadata], None] | None = None,
+        on_stored: Callable[[str, int | None, RecordId | None, RecordMetadata], None] | None = None,
     ) -> None:
         """At most `max_in_flight` records are in flight on each connection. Unacknowledged records take at most
-        `max_bytes`, each with `send_queue.OVERHEAD`, except the last one. Errors call a record
-        `row <number> <rows_of>`. `on_stored` is called for each record that is stored."""
+        `max_bytes`, each with `record_batch.OVERHEAD`, except the last one. Errors call a record
+        `row <number> <rows_of>`. `on_stored` is called for each record that is stored, with topic, row and id."""
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS().lease(settings))
         shared = SESSIONS().shared(settings)
@@ -77,12 +75,12 @@ class Producer:
         self._lookup = lookup
         self._partitioner = Partitioner(self._session, shared.health, lookup)
         self._targets = SendTargets(self._session)
-        self._sender = Sender(settings, shared.attempts, max_in_flight)
+        wants_answers = lookup is not None or on_stored is not None
+        self._sender = Sender(settings, shared.attempts, max_in_flight, wants_answers=wants_answers)
         self._stored: Counter[Partition] = Counter()
         self._errors = SendErrors(rows_of, lambda: (self.acknowledged, self._queue.accepted))
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)
-        self._unresolved = UnresolvedSends(lookup, settings) if lookup is not None else None
-        self._runs = RunSender(settings, self._queue, self._partitioner, self._targets, self._sender, max_in_flight)
+        self._unresolved = UnresolvedSends(lookup, settings, self._ping)
         self._on_stored = on_stored
         self._error: BaseException | None = None
 
@@ -146,22 +144,19 @@ class Producer:
         limit = self._targets.limits.get(topic)
         if limit is None:
             limit = self._learn_topic(topic, row)
-        payload, flag = encode_payload(body, attributes)
-        if not payload or len(body) > limit or len(payload) > limit + MAX_AROUND_BODY:
+        header = encode_payload(b"", attributes)[0]
+        size = len(header) + len(body)
+        if not size or len(body) > limit or size > limit + MAX_AROUND_BODY:
             raise self._errors.wrong_size(row, topic, body, attributes, limit)
-        content = encode_content(payload, flag, msg_type, msg_time)
-        record = PendingRecord(topic, content, row, self._queue.accepted, record_id)
-        queue = None
-        if key is not None or target is not None:
-            partition = None if target is None else Partition(target[0], topic, target[1])
-            if partition is not None and partition not in self._targets.verified:
-                self._verify_target(row, partition)
-            queue = self._queue.ordered(topic, key, partition, self._partitioner.for_key)
-        if self._queue.put(record, queue):
-            self.step()
-            while self._queue.is_full:
-                if not self.step():
-                    self._wait()
+        partition = None if target is None else Partition(target[0], topic, target[1])
+        if partition is not None and partition not in self._targets.verified:
+            self._verify_target(row, partition)
+        by_key = partition is None and key is not None
+        if partition is None and key is not None:
+            partition = self._partitioner.for_key(topic, key)
+        lane = self._queue.lane(LaneId(topic, partition, by_key))
+        if self._queue.put(lane, header, body, (msg_type, msg_time), row, record_id, key):
+            self._step_while_full()
 
     def send_together(
         self,
@@ -171,27 +166,28 @@ class Producer:
         msg_type: str | None = None,
         msg_time: str | None = None,
         first_row: int | None = None,
-    ) -> int:
-        """Accept the first of several records that differ only in their bodies, and return how many.
+    ) -> bool:
+        """Accept several records that differ only in their bodies, which is faster than `send` for each.
 
-        They have no key, target and id; the rows are numbered from `first_row` on. Stop before a record that only
-        `send` can take, or refuse; it takes more time for each. Parameters, waiting and errors are those of `send`.
+        They have no key, target and id; the rows are numbered from `first_row` on. Return False, and accept none, if
+        there is a record that `send` may refuse. Other parameters, waiting and errors are those of `send`.
         """
-        runs, taken, tells = self._runs, 0, self._unresolved is not None or self._on_stored is not None
-        frames = None if tells else runs.frames(topic, bodies, attributes, msg_type, msg_time)
-        while frames is not None and taken < len(bodies):
-            part = bodies[taken : taken + runs.count]
-            moved = self.step()
-            self._update_partitioner()
-            if self._failures.timeout or not runs.is_usual(topic, frames, part):
-                break
-            if runs.send(topic, frames, part, None if first_row is None else first_row + taken):
-                taken += len(part)
-            elif not (moved or self._sender.any_in_flight):
-                break
-            elif not moved:
-                self._wait()
-        return taken
+        try:
+            limit = self.limit(topic)
+        except ConfigError:
+            return False
+        header = encode_payload(b"", attributes)[0]
+        longest = max(map(len, bodies))
+        if not (header or all(bodies)) or longest > limit or longest + len(header) > limit + MAX_AROUND_BODY:
+            return False
+        lane = self._queue.lane(LaneId(topic, None))
+        taken = 0
+        while taken < len(bodies):
+            row = None if first_row is None else first_row + taken
+            taken += self._queue.put_together(lane, header, bodies[taken:], (msg_type, msg_time), row)
+            if self._queue.is_due:
+                self._step_while_full()
+        return True
 
     def flush(self) -> Mapping[Partition, int]:
         """Wait until all records are stored, and return how many each partition has stored so far. Raise as `send`."""
@@ -211,19 +207,24 @@ class Producer:
         """Receive outcomes, and send what may be sent, without waiting. Return True if any record moved."""
         if self._error is not None:
             raise self._error
-        self._queue.begin_batch()
+        self._queue.begin_step()
         self._failures.timeout.resume()
         try:
             moved = self._receive()
             self._failures.check_timeout()
-            if self._unresolved:
-                moved = self._resolve(self._unresolved) or moved
+            moved = self._resolve() or moved
             return self._dispatch() or moved
         except BaseException as error:
             self._error = error  # the outcome of sends in flight is unknown now, so `flush` must fail
             raise
         finally:
             self._failures.timeout.suspend()
+
+    def _step_while_full(self) -> None:
+        self.step()
+        while self._queue.is_full:
+            if not self.step():
+                self._wait()
 
     def _wait(self) -> None:
         has_failures = self._failures.timeout or self._unresolved
@@ -256,7 +257,7 @@ class Producer:
 
     def _dispatch(self) -> bool:
         """Give records to the channels as far as these take them. Return True if there were any."""
-        queue, choose = self._queue, self._partitioner.choose
+        queue = self._queue
         before = queue.waiting
         if not before:
             return False
@@ -265,35 +266,46 @@ class Producer:
         self._update_partitioner()
         self._targets.renew()
         self._connect()
-        partitions = queue.partitions()
-        while partitions:  # one record for each in turn
-            partitions = [one for one in partitions if self._partitioner.accepts(one) and self._send_next(one)]
-        if not self._sender.recently_connecting:
-            for topic, records in queue.unordered():
-                while records and (partition := choose(topic)) is not None:
-                    self._submit(queue.pop_unordered(topic), partition)
+        lanes = [lane for lane in queue.lanes() if self._send_next(lane)]
+        while lanes:  # a batch for each in turn
+            lanes = [lane for lane in lanes if self._send_next(lane)]
         if queue.waiting == before:
             return False
         self._sender.flush()
         return True
 
-    def _send_next(self, partition: Partition) -> bool:
-        record = self._queue.pop(partition)
-        if record is not None:
-            self._submit(record, partition)
-        return record is not None
+    def _send_next(self, lane: SendLane) -> bool:
+        """Send the next batch of a lane if that is possible now."""
+        if lane.partition is not None:
+            most = self._partitioner.most(lane.partition)
+            batch = self._queue.take(lane, most) if most else None
+            if batch is not None:
+                self._submit(batch, lane.partition)
+            return batch is not None
+        if not lane.waiting or self._sender.recently_connecting:
+            return False
+        parts = self._partitioner.spread(lane.id.topic, len(lane.waiting[0]))
+        batch = self._queue.take(lane, max(part.stop for _, part in parts)) if parts else None
+        if batch is None:
+            return False
+        for partition, part in parts:
+            self._submit(batch.cut(part) if len(parts) > 1 else batch, partition)
+        return True
 
-    def _submit(self, record: PendingRecord, partition: Partition) -> None:
+    def _submit(self, batch: RecordBatch, partition: Partition) -> None:
         channel = self._sender.connected[partition.broker_id]
-        if self._unresolved is not None and record.record_id is not None:
-            record.earliest_offset = self._unresolved.earliest_offset(partition)
+        batch.partition = partition
+        batch.earliest_offset = self._unresolved.earliest_offset(partition)
+        if batch.failure is not None:
+            batch.failure.in_flight += len(batch)
         try:
-            channel.submit(record, partition, self._targets[partition])
+            channel.submit(batch, self._targets[partition])
         except ProtocolError as cause:
-            record.on(SendEvent.REFUSED)
-            raise ConfigError(f"{self._errors.name(record.row)} is too long for {channel.broker}: {cause}") from None
-        if channel.is_full or self._partitioner.breakers.any_open:
-            self._partitioner.sent(record)
+            raise ConfigError(
+                f"{self._errors.name(batch.rows[0])}, or one behind it, is too long for {channel.broker}: {cause}"
+            ) from None
+        if not channel.room or self._partitioner.breakers.any_open:
+            self._partitioner.sent(batch)
 
     def _update_partitioner(self) -> None:
         if self._partitioner.update(self._sender.connected):
@@ -302,8 +314,9 @@ class Producer:
     def _connect(self) -> None:
         """Open the connections that waiting records need."""
         self._sender.open_channels()
-        self._connect_to({one.broker_id for one in self._queue.partitions()}, needed=True)
-        for topic, _ in self._queue.unordered():
+        lanes = self._queue.lanes()
+        self._connect_to({lane.partition.broker_id for lane in lanes if lane.partition is not None}, needed=True)
+        for topic in (lane.id.topic for lane in lanes if lane.partition is None):
             brokers = self._partitioner.brokers(topic)
             self._connect_to(brokers, needed=False)
             if not self._sender.recently_connecting and self._partitioner.is_blocked(topic):
@@ -318,86 +331,113 @@ class Producer:
                 broker = self._session.cluster.brokers[broker_id]
                 sender.connect(broker, is_awaited=not partitioner.breakers.is_half_open(broker_id))
 
-    def _waiting_for(self, broker_id: int) -> Iterable[tuple[PendingRecord, Partition]]:
-        """Yield the first record for each partition, and for each topic, that can be sent to no other broker."""
-        for partition in self._queue.partitions():
-            if partition.broker_id == broker_id:
-                yield self._queue.first(partition), partition
-        for topic, records in self._queue.unordered():
+    def _waiting_for(self, broker_id: int) -> Iterator[tuple[RecordBatch, Partition]]:
+        """Yield the first batch for each partition, and for each topic, that can be sent to no other broker."""
+        for lane in self._queue.lanes():
+            if lane.partition is not None:
+                if lane.partition.broker_id == broker_id:
+                    yield lane.first(), lane.partition
+                continue
+            topic = lane.id.topic
             partitions = [one for one in self._partitioner.partitions(topic) if one.broker_id == broker_id]
             if partitions and not self._partitioner.brokers(topic) & self._sender.connected.keys():
-                yield records[0], partitions[0]
+                yield lane.first(), partitions[0]
 
     def _receive(self) -> bool:
         """Handle the outcomes of sends. Return True if there were any."""
-        partitioner, rejecting = self._partitioner, self._failures.rejecting
-        stored, release, health = self._stored, self._queue.release, partitioner.breakers.health
-        tells = self._unresolved is not None or self._on_stored is not None
-        received = 0
-        failed: list[PendingRecord] = []
+        partitioner = self._partitioner
+        failures: list[tuple[RecordBatch, Fate]] = []
         refusal: TubeMQError | None = None
-        for channel, outcomes in self._sender.poll():
-            received += len(outcomes)
-            is_acknowledged = bool(channel.acknowledged)
-            if is_acknowledged:
-                received += self._runs.take_stored(channel, stored)
-                rejecting.discard(channel.broker.broker_id)
-            if channel.is_broken and outcomes:  # a connection without sends may end; a new one is opened when needed
-                partitioner.broker_failed(channel.broker.broker_id, "lost")
-            for record, outcome in outcomes:
-                if isinstance(outcome, Answer) and outcome.errCode == _SUCCESS:
-                    record.acknowledged()
-                    is_acknowledged = True
-                    partition = record.partition
-                    stored[partition] += 1
-                    release(record)
-                    if record.failures:
-                        self._failures.stored(record)
-                    if health.failures is not NO_FAILURES:
-                        partitioner.succeeded(partition)
-                    if rejecting:
-                        rejecting.discard(partition.broker_id)
-                    if tells:
-                        where = partition, outcome.messageId, outcome.appendOffset, outcome.appendTime
-                        self._tell(record, RecordMetadata(*where))
-                else:
-                    try:
-                        store_once = self._unresolved is not None and record.record_id is not None
-                        self._failures.handle(record, channel, outcome, store_once=store_once)
-                    except TubeMQError as error:
-                        refusal = refusal or error
-                    failed.append(record)
-            if is_acknowledged:
+        is_any = False
+        for channel, stored, failed in self._sender.poll():
+            is_any = is_any or bool(stored or failed)
+            for batch, start, end, answers in stored:
+                self._count_stored(batch, end - start)
+                self._queue.release(batch, start, end)
+                if answers:
+                    self._tell_all(batch, start, answers)
+            if stored:
+                self._failures.rejecting.discard(channel.broker.broker_id)
                 OUTAGES().worked(_log, channel.broker)
-            if channel.is_broken and self._unresolved is not None:
+            if channel.is_broken and failed:  # a connection without sends may end; a new one is opened when needed
+                partitioner.broker_failed(channel.broker.broker_id, "lost")
+            for one in failed:
+                try:
+                    failures.append((one.batch, self._handle(one, channel)))
+                except TubeMQError as error:
+                    refusal = refusal or error
+            if channel.is_broken:
                 self._unresolved.forget_offsets(channel.broker.broker_id)
         if refusal is not None:  # after all acknowledged records were counted
             raise self._errors.refused(refusal)
-        for record in reversed(failed):
-            if self._unresolved is not None and record.state is SendState.UNRESOLVED:
-                self._unresolved.add(record)
+        for batch, fate in reversed(failures):
+            if self._must_resolve(batch, fate):
+                self._unresolved.add(batch)
             else:
-                self._queue.requeue(record, self._partitioner.for_key)
-        return received > 0
+                self._queue.put_back(batch, partitioner.for_key)
+        return is_any
 
-    def _tell(self, record: PendingRecord, stored: RecordMetadata) -> None:
-        if self._unresolved is not None and stored.offset is not None:
-            self._unresolved.stored_at(stored.partition, stored.offset)
+    def _handle(self, failed: Failed, channel: BrokerChannel) -> Fate:
+        if failed.batch.failure is not None:
+            failed.batch.failure.in_flight -= len(failed.batch)
+        return self._failures.handle(failed.batch, channel, failed.outcome)
+
+    def _must_resolve(self, batch: RecordBatch, fate: Fate) -> bool:
+        """Whether records must not be sent again before it is known if they are stored, or if they arrive later."""
+        if fate is Fate.UNKNOWN and batch.lane.partition is not None and any(key is not None for key in batch.keys):
+            return True
+        return fate is not Fate.NOT_STORED and any(one is not None for one in batch.ids)
+
+    def _count_stored(self, batch: RecordBatch, count: int, *, in_flight: bool = True) -> None:
+        partition, failure = batch.partition, batch.failure
+        assert partition is not None
+        self._stored[partition] += count
+        if failure is not None:
+            failure.in_flight -= count * in_flight
+            self._failures.stored(failure, count, partition)
+        if self._partitioner.breakers.health.failures is not NO_FAILURES:
+            self._partitioner.succeeded(partition)
+
+    def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[Answer]) -> None:
+        """Note where records are stored, the first of which is at `start` in the batch."""
+        assert batch.partition is not None
+        self._unresolved.stored_at(batch.partition, answers[-1].appendOffset)
+        for at, answer in enumerate(answers, start):
+            where = batch.partition, answer.messageId, answer.appendOffset, answer.appendTime
+            self._tell(batch, at, RecordMetadata(*where))
+
+    def _tell(self, batch: RecordBatch, at: int, stored: RecordMetadata) -> None:
         if self._on_stored is not None:
-            self._on_stored(record, stored)
+            self._on_stored(batch.topic, batch.rows[at], batch.ids[at], stored)
 
-    def _resolve(self, unresolved: UnresolvedSends) -> bool:
+    def _resolve(self) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
+        if not self._unresolved:
+            return False
         self._update_partitioner()  # `_dispatch` does not, if no record waits
         may_connect, left = self._partitioner.may_connect, self._failures.timeout.left
-        found, missing = unresolved.resolve(lambda one: may_connect(one.broker_id, needed=True), left)
-        for record, stored in found:
-            record.on(SendEvent.FOUND)
-            self._stored[record.partition] += 1
-            self._queue.release(record)
-            self._failures.stored(record)
-            self._tell(record, stored)
-        for record in reversed(missing):
-            record.on(SendEvent.NOT_FOUND)
-            self._queue.requeue(record, self._partitioner.for_key)
-        return bool(found or missing)
+        resolved = self._unresolved.resolve(
+            lambda one: may_connect(one.broker_id, needed=True), self._partitioner.is_gone, left
+        )
+        for batch, stored in reversed(resolved):
+            missing = [at for at, where in enumerate(stored) if where is None]
+            for at, where in enumerate(stored):
+                if where is not None:
+                    self._count_stored(batch, 1, in_flight=False)
+                    self._queue.release(batch, at, at + 1)
+                    if where.offset is not None:
+                        self._unresolved.stored_at(where.partition, where.offset)
+                    self._tell(batch, at, where)
+            if missing:
+                self._queue.put_back(batch.only(missing), self._partitioner.for_key)
+        return bool(resolved)
+
+    def _ping(self, broker_id: int) -> None:
+        """Wait for an answer of a broker. Raise `TransportError` if it gives none."""
+        settings = self._session.settings
+        try:
+            broker = self._session.cluster.brokers[broker_id]
+            with POOL().lease(broker.address, settings, settings.timings.broker_away_after) as connection:
+                connection.ping(min(settings.rpc_timeout, settings.timings.broker_away_after))
+        except (KeyError, ProtocolError) as error:
+            raise TransportError(f"broker {broker_id} does not answer: {error}") from None

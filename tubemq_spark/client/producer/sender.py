@@ -11,23 +11,24 @@ import logging
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from tubemq_spark.client.net.connect_attempt import ConnectAttempt, ConnectAttempts
 from tubemq_spark.client.net.connection import Connection, wait_for_any
-from tubemq_spark.client.producer.record_run import Acknowledged, RecordRun
-from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
-from tubemq_spark.protocol.lifecycle import Answer, Outcome
-from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.metadata import Broker
+from tubemq_spark.protocol.rpc import SendReply
+from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_frames import SendEncoder
+from tubemq_spark.protocol.send_outcome import Outcome
 
 _log = logging.getLogger(__name__)
 
 _MAX_CHANNEL_BYTES = 16 << 20  # a connection with more in flight takes no further record, even below `maxInFlight`
 _SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up
-_SERVICE, _METHOD = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE  # looked up for each record
 
 
 class AnswerTimeout:
@@ -50,7 +51,7 @@ class AnswerTimeout:
     def begin_turn(self, now: float) -> None:
         self.turn_began = self._moved_at = now
 
-    def polled(self, now: float, oldest: PendingRecord | RecordRun | None, *, is_answered: bool) -> None:
+    def polled(self, now: float, oldest: RecordBatch | None, *, is_answered: bool) -> None:
         """Note a poll, after which `oldest` is in flight; `is_answered` if it returned answers.
 
         The caller may be busy for longer than the timeout. Meanwhile the answer waits in the socket, or the request in
@@ -68,54 +69,80 @@ class AnswerTimeout:
         if self.is_leaving(oldest) and (delivered := self._connection.delivered) > self._delivered:
             self._delivered, self._moved_at = delivered, now
 
-    def is_leaving(self, oldest: PendingRecord | RecordRun | None) -> bool:
+    def is_leaving(self, oldest: RecordBatch | None) -> bool:
         """Whether bytes of `oldest` have not left yet, as last seen."""
         return oldest is not None and self._delivered < oldest.ends_at
 
-    def ends_at(self, oldest: PendingRecord | RecordRun | None) -> float:
+    def ends_at(self, oldest: RecordBatch | None) -> float:
         """Return the time at which the broker counts as silent; infinite if no send is in flight."""
         if oldest is None:
             return float("inf")
         settings = self._settings
-        longest = max(settings.rpc_timeout, settings.retry_for) + oldest.size / _SLOWEST
+        longest = max(settings.rpc_timeout, settings.retry_for) + oldest.sizes[oldest.answered] / _SLOWEST
         return max(min(self._moved_at + settings.rpc_timeout, self.turn_began + longest), self._grace_ends)
 
-    def poll_at(self, oldest: PendingRecord | RecordRun | None, ends_at: float) -> float:
+    def poll_at(self, oldest: RecordBatch | None, ends_at: float) -> float:
         """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
         soon = self.attended_at + self._settings.timings.bytes_sent_poll
         return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
 
 
+class Stored(NamedTuple):
+    """The records of `batch` from `start` to `end` are stored; `answers` are the broker's, if the sender wants them."""
+
+    batch: RecordBatch
+    start: int
+    end: int
+    answers: Sequence[Answer]
+
+
+class Failed(NamedTuple):
+    """The sends of all records of `batch` ended with `outcome`."""
+
+    batch: RecordBatch
+    outcome: Outcome
+
+
 class BrokerChannel:
     """Sends to one broker, for one thread, and returns the outcome of each send.
 
-    The channel `is_full` while it takes no further record. It `is_broken` when the connection is lost, or given up
-    because the broker `is_silent`; `poll` has then returned all its sends."""
+    The channel has `room` for so many records. It `is_broken` when the connection is lost, or given up because the
+    broker `is_silent`; `poll` has then returned all its sends."""
 
     def __init__(
-        self, broker: Broker, connection: Connection, lease: ExitStack, settings: ClientSettings, max_in_flight: int
+        self,
+        broker: Broker,
+        connection: Connection,
+        lease: ExitStack,
+        settings: ClientSettings,
+        max_in_flight: int,
+        *,
+        wants_answers: bool = False,
     ) -> None:
         """`lease` returns the connection to the pool when it is closed."""
         self.broker = broker
         self.connection = connection
-        self.is_full = False
         self.is_broken = False
         self.is_silent = False
-        self._lease = lease
         self.settings = settings
-        self._max_in_flight = max_in_flight
-        # In flight, in the order of their sends, by serial number; a run by that of its first record.
-        self._sends: dict[int, PendingRecord | RecordRun] = {}
         self.in_flight = 0  # records
-        self._bytes = 0  # in flight
-        self._runs: deque[int] = deque()  # keys of `_sends`
-        self._acknowledged = connection.acknowledged  # as last seen
-        self._error: TransportError | ProtocolError | None = None  # that ended the connection
         self.timeout = AnswerTimeout(settings, connection)
-        self.acknowledged: Sequence[Acknowledged] = ()  # by the last `poll`
+        self._lease = lease
+        self._max_in_flight = max_in_flight
+        self._wants_answers = wants_answers
+        self._batches: deque[RecordBatch] = deque()  # in flight, in the order of their sends
+        self._bytes = 0  # in flight
+        self._encoder = SendEncoder(connection.framing, max(1, int(settings.rpc_timeout * 1000)))
+        self._error: TransportError | ProtocolError | None = None  # that ended the connection
 
     def __repr__(self) -> str:
         return f"<BrokerChannel to {self.broker}, {self.in_flight} in flight>"
+
+    @property
+    def room(self) -> int:
+        """How many records it takes now; none rather than few, because each batch costs a system call."""
+        room = self._max_in_flight - self.in_flight
+        return 0 if self._bytes >= _MAX_CHANNEL_BYTES or room < self._max_in_flight // 4 else max(0, room)
 
     @property
     def oldest_in_flight_since(self) -> float | None:
@@ -128,34 +155,18 @@ class BrokerChannel:
         """The time since which a broker that `is_silent` did not answer, else None."""
         return self.timeout.turn_began if self.is_silent else None
 
-    def submit(self, record: PendingRecord, partition: Partition, target: bytes) -> None:
-        """Queue `record` for the next `flush`. Raise `ProtocolError` if it is too long for a frame."""
-        content = record.content
-        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + content, self.settings.rpc_timeout)
-        now = self.settings.clock.monotonic()
-        record.sent(partition, now, self.connection.queued)
-        if not self._sends:
-            self.timeout.begin_turn(now)
-        self._sends[serial_no] = record
-        self._added(1, record.size)
-
-    def takes_run(self, count: int) -> bool:
-        """Whether it has room for a run of `count` records now."""
-        if self._bytes >= _MAX_CHANNEL_BYTES or self.in_flight + count > self._max_in_flight:
-            return False
-        return self.connection.acknowledged[1] == self._acknowledged[1]  # else `poll` must note first that runs ended
-
-    def submit_run(self, run: RecordRun, targets: Sequence[bytes]) -> None:
-        """Queue the records of a run that it takes for the next `flush`; `targets` are those of the records."""
-        count = len(run)
-        first = self.connection.submit_run(count, lambda serial_no: run.encode(serial_no, targets))
-        now = self.settings.clock.monotonic()
-        run.sent(now, self.connection.queued)
-        if not self._sends:
-            self.timeout.begin_turn(now)
-        self._sends[first] = run
-        self._runs.append(first)
-        self._added(count, run.left_size)
+    def submit(self, batch: RecordBatch, target: bytes) -> None:
+        """Queue `batch` for the next `flush`. Raise `ProtocolError` if a record is too long for a frame."""
+        batch.began_at = self.connection.queued
+        self.connection.submit_sends(
+            len(batch), lambda first: batch.encode(self._encoder, first, target), wants_answers=self._wants_answers
+        )
+        batch.sent_at = self.settings.clock.monotonic()
+        if not self._batches:
+            self.timeout.begin_turn(batch.sent_at)
+        self._batches.append(batch)
+        self.in_flight += len(batch)
+        self._bytes += sum(batch.sizes)
 
     def flush(self) -> None:
         """Write as much as possible without waiting. The next `poll` returns what fails."""
@@ -164,25 +175,26 @@ class BrokerChannel:
         except (TransportError, ProtocolError) as cause:
             self._error = cause
 
-    def poll(self) -> list[tuple[PendingRecord, Outcome]]:
+    def poll(self) -> tuple[list[Stored], list[Failed]]:
         """Write and read without waiting. Return the records that were answered, or never will be."""
         if self._error is None:
             self.flush()
         error = self._error
-        self.acknowledged = self._take_acknowledged()
-        outcomes = [(self._pop(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
+        stored, failed = self._answered(self.connection.take_outcomes())
         now = self.settings.clock.monotonic()
-        self.timeout.polled(now, self._oldest, is_answered=bool(outcomes or self.acknowledged))
+        self.timeout.polled(now, self._oldest, is_answered=bool(stored or failed))
         if error is None and now >= self.gives_up_at():
             self.is_silent = True
             error = TransportError(self._timeout_text(now))
         if error is not None:
-            self._end_runs()
-            outcomes += [(self._pop(serial_no), error) for serial_no in list(self._sends)]
+            while self._batches:
+                batch = self._batches[0]
+                failed.append(Failed(batch.cut(slice(batch.answered, None)), error))
+                failed[-1].batch.was_silent = self.is_silent
+                self._answer(batch.unanswered)
             self.is_broken = True
             self.connection.close()
-        self._added(0, 0)
-        return outcomes
+        return stored, failed
 
     def close(self) -> None:
         """Return the connection to the pool, or close it if a send is in flight."""
@@ -197,55 +209,44 @@ class BrokerChannel:
         return self.timeout.ends_at(self._oldest)
 
     @property
-    def _oldest(self) -> PendingRecord | RecordRun | None:
-        return next(iter(self._sends.values()), None)
+    def _oldest(self) -> RecordBatch | None:
+        return self._batches[0] if self._batches else None
 
     def _timeout_text(self, now: float) -> str:
         if self.timeout.is_leaving(self._oldest):
             return f"{self.broker} did not take all of a message within {now - self.timeout.turn_began:.1f} s"
         return f"{self.broker} did not answer within {self.settings.rpc_timeout:g} s"
 
-    def _pop(self, serial_no: int) -> PendingRecord:
-        record = self._sends.pop(serial_no)
-        assert isinstance(record, PendingRecord)
-        self._added(-1, -record.size)
-        return record
+    def _answered(self, replies: Sequence[SendReply]) -> tuple[list[Stored], list[Failed]]:
+        stored: list[Stored] = []
+        failed: list[tuple[RecordBatch, int, int, Outcome]] = []
+        for reply in replies:
+            if isinstance(reply, Response | Failure):
+                batch, at, outcome = self._batches[0], self._batches[0].answered, _outcome(reply)
+                first = at
+                if failed and failed[-1][0] is batch and failed[-1][2:] == (at, outcome):
+                    first = failed.pop()[1]
+                failed.append((batch, first, at + 1, outcome))
+                self._answer(1)
+                continue
+            answers = [] if isinstance(reply, int) else reply
+            left = reply if isinstance(reply, int) else len(reply)
+            while left:
+                batch = self._batches[0]
+                start, count = batch.answered, min(left, batch.unanswered)
+                stored.append(Stored(batch, start, start + count, answers[:count]))
+                self._answer(count)
+                answers, left = answers[count:], left - count
+        return stored, [Failed(batch.cut(slice(first, end)), outcome) for batch, first, end, outcome in failed]
 
-    def _added(self, count: int, size: int) -> None:
-        self.in_flight += count
-        self._bytes += size
-        self.is_full = self.in_flight >= self._max_in_flight or self._bytes >= _MAX_CHANNEL_BYTES
-
-    def _take_acknowledged(self) -> list[Acknowledged]:
-        """Return what is stored of the runs, and end them if the connection has."""
-        before, self._acknowledged = self._acknowledged, self.connection.acknowledged
-        left = self._acknowledged[0] - before[0]
-        taken: list[Acknowledged] = []
-        while left:
-            run = self._sends[self._runs[0]]
-            assert isinstance(run, RecordRun)
-            taken.append(run.acknowledge(min(left, len(run))))
-            count = len(taken[-1].partitions)
-            left -= count
-            if not len(run):
-                del self._sends[self._runs.popleft()]
-            self._added(-count, -taken[-1].size)
-        if self._acknowledged[1] != before[1]:
-            self._end_runs()
-        return taken
-
-    def _end_runs(self) -> None:
-        """Replace all runs in flight by their records."""
-        if not self._runs:
-            return
-        self._runs.clear()
-        sends: dict[int, PendingRecord | RecordRun] = {}
-        for serial_no, one in self._sends.items():
-            if isinstance(one, RecordRun):
-                sends.update(enumerate(one.records(), serial_no + one.acknowledged))
-            else:
-                sends[serial_no] = one
-        self._sends = sends
+    def _answer(self, count: int) -> None:
+        """Note that the next `count` records, of the oldest batch, have an outcome."""
+        batch = self._batches[0]
+        self._bytes -= batch.answer(count)
+        self.in_flight -= count
+        if not batch.unanswered:
+            self._batches.popleft()
+            batch.lane.blocking.discard(batch)
 
 
 def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
@@ -267,12 +268,15 @@ def _outcome(reply: Response | Failure) -> Outcome:
 class Sender:
     """At most one connection to each broker. `connected` has the open channels, by broker id."""
 
-    def __init__(self, settings: ClientSettings, attempts: ConnectAttempts, max_in_flight: int) -> None:
+    def __init__(
+        self, settings: ClientSettings, attempts: ConnectAttempts, max_in_flight: int, *, wants_answers: bool
+    ) -> None:
         """`attempts` are those of all producers of the session."""
         self.connected: dict[int, BrokerChannel] = {}
         self._settings = settings
         self._attempts = attempts
         self._max_in_flight = max_in_flight  # of each connection
+        self._wants_answers = wants_answers
         self._connecting: dict[int, ConnectAttempt] = {}
         self._last_attempt_at = float("-inf")
         self._failures: list[tuple[Broker, TransportError | ProtocolError]] = []
@@ -318,8 +322,9 @@ class Sender:
                     self._failures.append((attempt.broker, error))
                     continue
                 if taken is not None:
-                    channel = BrokerChannel(attempt.broker, *taken, self._settings, self._max_in_flight)
-                    self.connected[broker_id] = channel
+                    self.connected[broker_id] = BrokerChannel(
+                        attempt.broker, *taken, self._settings, self._max_in_flight, wants_answers=self._wants_answers
+                    )
 
     def take_failures(self) -> list[tuple[Broker, TransportError | ProtocolError]]:
         """Return the attempts that failed since the last call."""
@@ -331,10 +336,10 @@ class Sender:
         for channel in self.connected.values():
             channel.flush()
 
-    def poll(self) -> list[tuple[BrokerChannel, list[tuple[PendingRecord, Outcome]]]]:
+    def poll(self) -> list[tuple[BrokerChannel, list[Stored], list[Failed]]]:
         """Write and read without waiting. Return the outcomes by channel, and close channels that broke."""
-        polled = [(channel, channel.poll()) for channel in self.connected.values()]
-        for channel, _ in polled:
+        polled = [(channel, *channel.poll()) for channel in self.connected.values()]
+        for channel, _, _ in polled:
             if channel.is_broken:
                 self.connected.pop(channel.broker.broker_id).close()
         return polled

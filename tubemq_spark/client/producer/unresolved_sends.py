@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unresolved sends: records that were sent and not acknowledged are looked up before they are sent again."""
+"""Unresolved sends: records that were sent and not answered, and that must not be stored late or twice.
+
+Before they are sent again, the broker has time to handle the requests of the closed connection. Then a look-up tells
+which of them are stored; those with a key and no look-up are sent again, and their copies come before their successors.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordMetadata
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.lifecycle import SendState
 from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
@@ -33,10 +36,6 @@ class RecordLookup(Protocol):
         """Return those of `partitions` in which records can be looked up; the producer sends to no other. The producer
         asks before it sends the first record there. Raise `TransportError` if all are `needed` and one is missing."""
 
-    def ping(self, partitions: Sequence[Partition]) -> None:
-        """Ask the broker of `partitions`, which all have the same one, for an answer. Raise `TransportError` if it
-        gives none."""
-
     def check_attempt(self) -> None:
         """Raise `FencedError` if a later attempt of the task has begun: records that are not sent yet are its records
         now. The producer calls this whenever it is about to send records, also during back-pressure and flush."""
@@ -48,30 +47,35 @@ class RecordLookup(Protocol):
         task may have written. None of the records is in flight. Raise `TransportError` if that is not known now."""
 
 
-Resolved = tuple[list[tuple[PendingRecord, RecordMetadata]], list[PendingRecord]]
-"""The records that are stored, and those that are not in the order of their numbers."""
+class Resolved(NamedTuple):
+    """The place `stored` of each record of a batch; None for one that is not stored."""
+
+    batch: RecordBatch
+    stored: Sequence[RecordMetadata | None]
 
 
 @dataclass
 class _Unresolved:
     """The unresolved records of one partition."""
 
-    records: list[PendingRecord] = field(default_factory=list)
+    batches: list[RecordBatch] = field(default_factory=list)
     due: float = 0.0  # when to do something about them, on the monotonic clock
-    pinged: bool = False  # whether the broker has answered since the last record was added
+    pinged: bool = False  # whether the broker has answered since the last batch was added
 
 
 class UnresolvedSends:
-    """The unresolved records of one producer."""
+    """The unresolved records of one producer. Without a `lookup`, they only wait until no copy can arrive any more."""
 
-    def __init__(self, lookup: RecordLookup, settings: ClientSettings) -> None:
+    def __init__(self, lookup: RecordLookup | None, settings: ClientSettings, ping: Callable[[int], None]) -> None:
+        """`ping` asks the broker with this id for an answer, and raises `TransportError` if it gives none."""
         self._lookup = lookup
         self._settings = settings
+        self._ping_broker = ping
         self._unresolved: dict[Partition, _Unresolved] = {}
         self._ends: dict[Partition, int] = {}  # behind the last acknowledged record
 
     def __len__(self) -> int:
-        return sum(len(unresolved.records) for unresolved in self._unresolved.values())
+        return len(self._unresolved)
 
     def earliest_offset(self, partition: Partition) -> int | None:
         """Return the smallest offset that a record sent now can get: behind all that are acknowledged."""
@@ -86,65 +90,82 @@ class UnresolvedSends:
         offsets."""
         self._ends = {partition: end for partition, end in self._ends.items() if partition.broker_id != broker_id}
 
-    def add(self, record: PendingRecord) -> None:
-        """Take over a record whose send has an unknown outcome."""
-        assert record.state is SendState.UNRESOLVED
-        if record.queue is not None:
-            record.queue.blocking.add(record)
-        unresolved = self._unresolved.setdefault(record.partition, _Unresolved())
-        unresolved.records.append(record)
+    def add(self, batch: RecordBatch) -> None:
+        """Take over records whose sends have an unknown outcome."""
+        assert batch.partition is not None
+        assert batch.failure is not None
+        batch.failure.is_unresolved = True
+        if batch.lane.partition is not None:
+            batch.lane.blocking.add(batch)
+        unresolved = self._unresolved.setdefault(batch.partition, _Unresolved())
+        unresolved.batches.append(batch)
         unresolved.due, unresolved.pinged = self._settings.clock.monotonic(), False
 
-    def resolve(self, may_ask: Callable[[Partition], bool], left: float | None) -> Resolved:
+    def resolve(
+        self, may_ask: Callable[[Partition], bool], is_gone: Callable[[Partition], bool], left: float | None
+    ) -> list[Resolved]:
         """Ping brokers, or look up the records of one partition, where that is due and `may_ask` allows it. Only one,
-        because a look-up takes time and other records wait. The delivery timeout has `left` seconds."""
+        because a look-up takes time and other records wait. Where a partition `is_gone`, its records go to another one,
+        and need no order with late copies. The delivery timeout has `left` seconds."""
         now = self._settings.clock.monotonic()
+        if self._lookup is None:
+            for partition, unresolved in self._unresolved.items():
+                if all(batch.lane.id.by_key for batch in unresolved.batches) and is_gone(partition):
+                    return self._settled(partition, {})
         due = [one for one, unresolved in self._unresolved.items() if unresolved.due <= now and may_ask(one)]
         for partition in due:
             if self._unresolved[partition].pinged:
                 return self._look_up(partition, left)
         for broker_id in {partition.broker_id for partition in due}:
-            self._ping([partition for partition in due if partition.broker_id == broker_id], left)
-        return [], []
+            self._ping(broker_id, [partition for partition in due if partition.broker_id == broker_id], left)
+        return []
 
-    def _ping(self, partitions: Sequence[Partition], left: float | None) -> None:
+    def _ping(self, broker_id: int, partitions: Sequence[Partition], left: float | None) -> None:
         try:
-            self._lookup.ping(partitions)
+            self._ping_broker(broker_id)
         except TransportError as error:
-            self._postpone(partitions[0].broker_id, error, left)
+            self._postpone(broker_id, error, left)
             return
         for unresolved in (self._unresolved[partition] for partition in partitions):
             unresolved.pinged = True
-            was_silent = any(record.broker_was_silent for record in unresolved.records)
+            was_silent = any(batch.was_silent for batch in unresolved.batches)
             unresolved.due = self._settled_at(_SETTLING_IF_SILENT if was_silent else 1)
 
-    def _look_up(self, partition: Partition, left: float | None) -> Resolved:
-        records = sorted(self._unresolved[partition].records, key=lambda one: one.number)
-        offsets = [record.earliest_offset for record in records]
-        start = None if None in offsets else min(one for one in offsets if one is not None)
-        try:
-            stored = self._lookup.find_stored(partition, start, [one.record_id for one in records])
-        except TransportError as error:
-            self._postpone(partition.broker_id, error, left)
-            return [], []
+    def _look_up(self, partition: Partition, left: float | None) -> list[Resolved]:
+        batches = self._unresolved[partition].batches
+        record_ids = [one for batch in batches for one in batch.ids if one is not None]
+        stored: Mapping[RecordId, RecordMetadata] = {}
+        if self._lookup is not None and record_ids:
+            offsets = [batch.earliest_offset for batch in batches]
+            start = None if None in offsets else min(one for one in offsets if one is not None)
+            try:
+                stored = self._lookup.find_stored(partition, start, record_ids)
+            except TransportError as error:
+                self._postpone(partition.broker_id, error, left)
+                return []
         OUTAGES().worked(_log, f"the look-up of messages on broker {partition.broker_id}")
-        del self._unresolved[partition]
-        return (
-            [(record, stored[record.record_id]) for record in records if record.record_id in stored],
-            [record for record in records if record.record_id not in stored],
-        )
+        return self._settled(partition, stored)
+
+    def _settled(self, partition: Partition, stored: Mapping[RecordId, RecordMetadata]) -> list[Resolved]:
+        batches = sorted(self._unresolved.pop(partition).batches, key=lambda batch: batch.number)
+        for batch in batches:
+            batch.lane.blocking.discard(batch)
+            assert batch.failure is not None
+            batch.failure.is_unresolved = False
+        return [Resolved(batch, [stored.get(one) for one in batch.ids]) for batch in batches]
 
     def _postpone(self, broker_id: int, error: TransportError, left: float | None) -> None:
         """Ask a broker that does not answer again later."""
         waiting = [one for partition, one in self._unresolved.items() if partition.broker_id == broker_id]
-        count = sum(len(unresolved.records) for unresolved in waiting)
+        count = sum(len(batch) for unresolved in waiting for batch in unresolved.batches)
         text = f"whether {count} messages are stored on broker {broker_id} is not known: {error}"
         subject = f"the look-up of messages on broker {broker_id}"
         OUTAGES().failed(_log, subject, lambda: text, left, clock=self._settings.clock)
         for unresolved in waiting:
             unresolved.due, unresolved.pinged = self._settled_at(), False
-            for record in unresolved.records:
-                record.problem = error
+            for batch in unresolved.batches:
+                assert batch.failure is not None
+                batch.failure.problem = error
 
     def _settled_at(self, times: int = 1) -> float:
         return self._settings.clock.monotonic() + self._settings.timings.closed_connection_settling * times

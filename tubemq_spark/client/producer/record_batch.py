@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record batch: the one unit in which a producer queues, sends, acknowledges and repeats records.
+
+The records of a batch belong to one topic. While they are sent they have one partition, one connection, and serial
+numbers that follow each other. A broker answers in that order, so a number says how many are stored. The columns are
+lists of equal length, which cost far less than an object for each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.send_frames import Kind, SendEncoder
+
+if TYPE_CHECKING:
+    from tubemq_spark.client.producer.send_queue import SendLane
+
+OVERHEAD = 500  # bytes that a record takes besides attributes and body, also if it has a key of its own; measured
+
+RecordId = Hashable  # distinguishes a record from all others of its producer when it is looked up
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is stored. `offset` is its position in the store's index, in bytes; `append_time` is in
+    milliseconds since the epoch on the broker's clock. Both are None if only a look-up found the record."""
+
+    partition: Partition
+    message_id: int
+    offset: int | None
+    append_time: int | None
+
+
+@dataclass
+class SendFailure:
+    """Records that failed together, and have the delivery timeout in common. `batch` has some of them."""
+
+    since: float  # on the clock of the delivery timeout
+    batch: RecordBatch
+    records: int  # that are not stored yet
+    in_flight: int = 0  # of them
+    tries: int = 0
+    problem: TubeMQError | None = None  # the last one
+    partition: Partition | None = None  # of the last try
+    is_unresolved: bool = False  # whether a look-up must tell if they are stored
+    token_renewed: bool = False  # whether the visit token was renewed since the first failure
+
+
+class RecordBatch:
+    """Records of `topic` in the order in which they were accepted; `number` tells the batch's place among others."""
+
+    __slots__ = (
+        *("bodies", "headers", "ids", "keys", "kinds", "rows"),
+        *("earliest_offset", "failure", "lane", "number", "partition", "topic", "was_silent"),
+        *("answered", "began_at", "sent_at", "sizes"),
+    )
+
+    def __init__(self, topic: str, number: int, lane: SendLane) -> None:
+        self.topic = topic
+        self.number = number
+        self.lane = lane
+        self.headers: list[bytes] = []  # attributes with their length in front, or empty
+        self.bodies: list[bytes] = []
+        self.kinds: list[Kind] = []
+        self.rows: list[int | None] = []
+        self.ids: list[RecordId | None] = []  # None for a record that may be stored twice
+        self.keys: list[bytes | None] = []
+        self.failure: SendFailure | None = None
+        self.was_silent = False  # whether the last send failed because the broker did not answer in time
+        # Of the last send:
+        self.partition: Partition | None = lane.partition
+        self.earliest_offset: int | None = None  # the partition's offset at or behind which the records are stored
+        self.answered = 0  # records, the first ones
+        self.sizes: Sequence[int] = ()  # bytes of the frames
+        self.sent_at = 0.0  # on the producer's monotonic clock
+        self.began_at = 0  # the first byte of the oldest record without an answer, counted on its connection
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch of {len(self)} for {self.partition or self.topic}, {self.answered} answered>"
+
+    def append(
+        self, header: bytes, body: bytes, kind: Kind, row: int | None, record_id: RecordId | None, key: bytes | None
+    ) -> None:
+        self.headers.append(header)
+        self.bodies.append(body)
+        self.kinds.append(kind)
+        self.rows.append(row)
+        self.ids.append(record_id)
+        self.keys.append(key)
+
+    def extend(self, header: bytes, bodies: Sequence[bytes], kind: Kind, rows: Iterable[int | None]) -> None:
+        """Append records that differ only in their bodies."""
+        count = len(bodies)
+        self.headers.extend(repeat(header, count))
+        self.bodies.extend(bodies)
+        self.kinds.extend(repeat(kind, count))
+        self.rows.extend(rows)
+        self.ids.extend(repeat(None, count))
+        self.keys.extend(repeat(None, count))
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys
+
+    def cut(self, part: slice) -> RecordBatch:
+        """Return a batch of some of the records, with their failure."""
+        return self._with([column[part] for column in self._columns()])
+
+    def only(self, chosen: Sequence[int]) -> RecordBatch:
+        """Return a batch of the `chosen` records, with their failure."""
+        if len(chosen) == 1:
+            return self.cut(slice(chosen[0], chosen[0] + 1))
+        take = itemgetter(*chosen)
+        return self._with([list(take(column)) for column in self._columns()])
+
+    def _with(self, columns: list[list[Any]]) -> RecordBatch:
+        made = RecordBatch(self.topic, self.number, self.lane)
+        made.headers, made.bodies, made.kinds, made.rows, made.ids, made.keys = columns
+        made.failure, made.was_silent = self.failure, self.was_silent
+        made.partition, made.earliest_offset = self.partition, self.earliest_offset
+        return made
+
+    def remove(self, chosen: Sequence[int]) -> None:
+        """Remove the `chosen` records."""
+        left = sorted(set(range(len(self))).difference(chosen))
+        for column in self._columns():
+            column[:] = [column[at] for at in left]
+
+    def memory(self, start: int = 0, end: int | None = None) -> int:
+        """Return the bytes that count as the memory of records from `start` to `end`."""
+        bodies, headers = self.bodies[start:end], self.headers[start:end]
+        return sum(map(len, bodies)) + sum(map(len, headers)) + OVERHEAD * len(bodies)
+
+    # While it is in flight
+
+    def encode(self, encoder: SendEncoder, first: int, target: bytes) -> bytes:
+        """Return the frames; parameters as for `SendEncoder.encode`."""
+        data, self.sizes = encoder.encode(first, target, self.headers, self.bodies, self.kinds)
+        return data
+
+    @property
+    def unanswered(self) -> int:
+        return len(self.bodies) - self.answered
+
+    @property
+    def ends_at(self) -> int:
+        """The end of the oldest record without an answer, counted from the start of its connection."""
+        return self.began_at + self.sizes[self.answered]
+
+    def answer(self, count: int) -> int:
+        """Note that the next `count` records were answered, and return the bytes of their frames."""
+        size = sum(self.sizes[self.answered : self.answered + count])
+        self.answered += count
+        self.began_at += size
+        return size
