@@ -180,16 +180,12 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True)
 class EffectivelyOnceOptions:
-    """The options of `effectivelyOnce`.
-
-    `group` is the prefix of the bookmark groups. `former_group` is the prefix that earlier releases derived from the
-    checkpoint folder as the user spells it, None if it is the same.
-    """
+    """The options of `effectivelyOnce`. `group` is the prefix of the bookmark groups."""
 
     group: str
     max_offsets: int = 10_000_000
     fails_when_uncertain: bool = True
-    former_group: str | None = None
+    former_group: str | None = None  # never set; `QueryBookmarks.read` still asks for it
 
 
 @dataclass(frozen=True)
@@ -286,23 +282,20 @@ def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
         return None
     if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
         raise ConfigError("option 'effectivelyOnce' needs stamped rows: leave 'stampRows' out, or set it to true")
-    group, former = EFFECTIVELY_ONCE_GROUP.read(raw), None
-    if group is None:
-        group, former = _groups_of(given.get("checkpointlocation", ""))
+    group = EFFECTIVELY_ONCE_GROUP.read(raw) or _group_of(given.get("checkpointlocation", ""))
     fails_when_uncertain = EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL
-    return EffectivelyOnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), fails_when_uncertain, former)
+    return EffectivelyOnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), fails_when_uncertain)
 
 
-def _groups_of(checkpoint: str) -> tuple[str, str | None]:
-    """Return the prefix of the bookmark groups for a checkpoint folder, and that of earlier releases if it differs."""
-    path, former = normal_path(checkpoint), checkpoint.strip().rstrip("/")
+def _group_of(checkpoint: str) -> str:
+    """Return the prefix of the bookmark groups for a checkpoint folder."""
+    path = normal_path(checkpoint)
     if path in ("", "/"):
         raise ConfigError(
             "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
             "to find the query's bookmarks again"
         )
-    names = [f"spark_sink_{sha256(text.encode()).hexdigest()[:16]}" for text in (path, former)]
-    return names[0], names[1] if former not in ("", path) else None
+    return f"spark_sink_{sha256(path.encode()).hexdigest()[:16]}"
 
 
 # The brokers know a query by its checkpoint folder. Users may spell a folder in several ways, which Hadoop's `Path` and
