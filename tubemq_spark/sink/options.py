@@ -14,7 +14,16 @@ from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import SOURCE_ONLY, Option, boolean, check_names, not_blank, one_of, whole_number
+from tubemq_spark.option_definition import (
+    SOURCE_ONLY,
+    Option,
+    boolean,
+    check_names,
+    listed,
+    not_blank,
+    one_of,
+    whole_number,
+)
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
@@ -127,7 +136,7 @@ INLONG_PACK_MS = Option(
 
 def _codec(text: str) -> str:
     choice = one_of("none", *CODECS)(text)
-    if choice != "none" and not is_available(choice):
+    if choice in CODECS and not is_available(choice):
         raise ValueError(f"pyarrow was built without {choice} here")
     return choice
 
@@ -135,9 +144,9 @@ def _codec(text: str) -> str:
 COMPRESSION = Option(
     "compression",
     _codec,
-    "none, gzip, zstd, snappy or lz4",
+    listed(("none", *CODECS)),
     "how each body is compressed; the source decompresses it, other readers see the attribute `spark_compression` and "
-    "a gzip member, a zstd frame, a raw snappy block or an lz4 frame",
+    + listed(codec.form for codec in CODECS.values()),
     "none",
 )
 
