@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import pkgutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.sink.schema import BadRowError
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "scripts" / "error_lines.json"
 
 INTRODUCTION = """\
 # Errors
@@ -41,10 +39,8 @@ SHOWN = """\
 ## Where the sentence stands
 
 Spark wraps the error of a Python data source. Search the output for `tubemq_spark` and `Error:`, or for a word of the
-list above. The table was made by `scripts/measure_errors.py`. A figure as `12 of 60` means: the text has 60 lines, and
-the sentence is in line 12. *Message* is `str(error)` of the exception that the program catches, *printed* is what
-Python prints if the program does not catch it. `none of 14`: the text lacks the sentence. Then look into the driver's
-log, or at the `exception` of a `StreamingQueryListener`'s last event: `TubeMQListener` reports the sentence from there.
+list above: Spark puts up to 85 lines of its own before it. If the text lacks the sentence, look into the driver's log,
+or at the `exception` of a `StreamingQueryListener`'s last event: `TubeMQListener` reports it from there.
 """
 
 _REACTIONS = {
@@ -65,7 +61,7 @@ def document() -> str:
         parts.append(f"## {kind.__name__}\n\n**Cause:** {kind.cause}\n\n**Remedy:** {kind.remedy}\n")
         if sentences[kind.__name__]:
             parts.append("".join(f"- {_as_code(sentence)}\n" for sentence in sorted(sentences[kind.__name__])))
-    parts += [CODES, _codes(), SHOWN, _measured()]
+    parts += [CODES, _codes(), SHOWN]
     return "\n".join(parts)
 
 
@@ -150,12 +146,3 @@ def _codes() -> str:
             does, error = _REACTIONS[reaction_to(code)]
             rows.append(f"| {code.value} | `{code.name}` | {does} | {error} |")
     return "\n".join(rows) + "\n"
-
-
-def _measured() -> str:
-    """Return the table of scripts/error_lines.json: a list of rows with the same keys."""
-    measured: list[dict[str, str]] = json.loads(MEASURED.read_text(encoding="utf-8"))
-    heads = list(measured[0])
-    lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
-    lines += ["| " + " | ".join(row[head] for head in heads) + " |" for row in measured]
-    return "\n".join(lines) + "\n"

@@ -31,11 +31,11 @@ bodies = st.binary(max_size=200) | st.builds(
 
 
 def test_the_codecs_are_those_of_the_contract() -> None:
-    assert CODECS == ("gzip", "zstd", "snappy", "lz4")
+    assert {"gzip", "zstd", "snappy", "lz4"} <= set(CODECS)
 
 
 @settings(deadline=None)
-@given(st.sampled_from(CODECS), bodies)
+@given(st.sampled_from(list(CODECS)), bodies)
 def test_bodies_round_trip(codec: str, body: bytes) -> None:
     assert decompress(codec, compress(codec, body)) == body
 
@@ -157,9 +157,9 @@ def test_damaged_bodies_leak_no_memory(codec: str) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("codec", ["", "none", "brotli", "GZIP", "x" * 9999])
+@pytest.mark.parametrize("codec", ["", "none", "unknown", "GZIP", "x" * 9999])
 def test_refuses_an_unknown_codec(codec: str) -> None:
-    with pytest.raises(ProtocolError, match=r"which is none of gzip, zstd, snappy, lz4$") as caught:
+    with pytest.raises(ProtocolError, match=f"which is none of {', '.join(CODECS)}$") as caught:
         decompress(codec, b"")
     assert len(str(caught.value)) < 140
 

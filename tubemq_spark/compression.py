@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compresses and decompresses message bodies, in formats that libraries of other languages read.
 
-    gzip    one member (RFC 1952)
-    zstd    a frame (RFC 8878)
-    lz4     a frame; raw blocks are not supported because they do not contain their decompressed size
-    snappy  a raw block, which begins with its decompressed size; not the framing format
+The table `CODECS` has all that differs: a new codec is a line there. gzip is one member (RFC 1952), zstd a frame (RFC
+8878), lz4 a frame, because raw blocks do not contain their decompressed size, and snappy a raw block, not the framing
+format.
 
 Input is not trusted: damaged bytes, and bytes that would fill the memory, are errors.
 """
@@ -15,6 +14,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -36,7 +36,7 @@ _LZ4_SIZE = struct.Struct("<I")
 
 def is_available(codec: str) -> bool:
     """Return True if this process has `codec`, one of `CODECS`. pyarrow may be built without some."""
-    return codec == "gzip" or bool(pa.Codec.is_available(codec))
+    return not CODECS[codec].is_of_pyarrow or bool(pa.Codec.is_available(codec))
 
 
 def check_available(codec: str) -> None:
@@ -50,13 +50,7 @@ def check_available(codec: str) -> None:
 def compress(codec: str, body: bytes) -> bytes:
     """Return `body` compressed, always as the same bytes. Raise `ConfigError` if this process lacks the codec."""
     check_available(codec)
-    if codec == "gzip":
-        packer = zlib.compressobj(wbits=_GZIP)  # writes no time and no name
-        return packer.compress(body) + packer.flush()
-    if codec == "lz4":
-        return b"".join(_lz4_frame(body))
-    packed: bytes = pa.Codec(codec).compress(body, asbytes=True)
-    return packed
+    return CODECS[codec].pack(body)
 
 
 def max_plain(codec: str, size: int) -> int:
@@ -74,14 +68,26 @@ def decompress(codec: str, data: bytes, most: int = MAX_PLAIN) -> bytes:
     Raise `ProtocolError` for damaged data, more than `most` bytes or an unknown codec. Raise `ConfigError` if this
     process lacks the codec. Data that is too long is never in memory as a whole.
     """
-    undo = _UNDO.get(codec)
-    if undo is None:
+    if codec not in CODECS:
         raise ProtocolError(f"it is compressed with '{shown(codec, 40)}', which is none of {', '.join(CODECS)}")
     check_available(codec)
     try:
-        return undo(data, most)
+        return CODECS[codec].unpack(data, most)
     except (zlib.error, OSError, pa.ArrowException):
         raise _damaged(codec) from None
+
+
+def _pack_gzip(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=_GZIP)  # writes no time and no name
+    return packer.compress(body) + packer.flush()
+
+
+def _pack_by_pyarrow(codec: str) -> Callable[[bytes], bytes]:
+    def pack(body: bytes) -> bytes:
+        packed: bytes = pa.Codec(codec).compress(body, asbytes=True)
+        return packed
+
+    return pack
 
 
 def _lz4_frame(body: bytes) -> Iterator[bytes]:
@@ -112,7 +118,7 @@ def snappy_size(data: bytes) -> int:
     return size
 
 
-def _gzip(data: bytes, most: int) -> bytes:
+def _unpack_gzip(data: bytes, most: int) -> bytes:
     unpacker = zlib.decompressobj(_GZIP)
     plain = unpacker.decompress(data, most + 1)
     _check_size(len(plain), most)
@@ -121,7 +127,7 @@ def _gzip(data: bytes, most: int) -> bytes:
     return plain
 
 
-def _snappy(data: bytes, most: int) -> bytes:
+def _unpack_snappy(data: bytes, most: int) -> bytes:
     size = snappy_size(data)
     _check_size(size, most)
     # The size must be exact: pyarrow fills a longer buffer with other bytes.
@@ -129,10 +135,10 @@ def _snappy(data: bytes, most: int) -> bytes:
     return plain
 
 
-def _frame(codec: str) -> Callable[[bytes, int], bytes]:
+def _unpack_frame(codec: str) -> Callable[[bytes, int], bytes]:
     """Return the function for a codec whose frames may not contain their decompressed size."""
 
-    def undo(data: bytes, most: int) -> bytes:
+    def unpack(data: bytes, most: int) -> bytes:
         if not data:
             raise _damaged(codec)
         plain = io.BytesIO()
@@ -145,16 +151,24 @@ def _frame(codec: str) -> Callable[[bytes, int], bytes]:
                 _check_size(plain.tell(), most)
         return plain.getvalue()
 
-    return undo
+    return unpack
 
 
-_UNDO: Mapping[str, Callable[[bytes, int], bytes]] = {
-    "gzip": _gzip,
-    "zstd": _frame("zstd"),
-    "snappy": _snappy,
-    "lz4": _frame("lz4"),
+class Codec(NamedTuple):
+    """How bodies are compressed: to what, in words for users, and the functions."""
+
+    form: str
+    pack: Callable[[bytes], bytes]
+    unpack: Callable[[bytes, int], bytes]
+    is_of_pyarrow: bool = True
+
+
+CODECS: Mapping[str, Codec] = {
+    "gzip": Codec("a gzip member", _pack_gzip, _unpack_gzip, is_of_pyarrow=False),
+    "zstd": Codec("a zstd frame", _pack_by_pyarrow("zstd"), _unpack_frame("zstd")),
+    "snappy": Codec("a raw snappy block", _pack_by_pyarrow("snappy"), _unpack_snappy),
+    "lz4": Codec("an lz4 frame", lambda body: b"".join(_lz4_frame(body)), _unpack_frame("lz4")),
 }
-CODECS = tuple(_UNDO)
 
 
 def _check_size(size: int, most: int) -> None:

@@ -172,10 +172,19 @@ def boolean(text: str) -> bool:
         raise ValueError(f"{text!r} is neither true nor false") from None
 
 
+def listed(texts: Iterable[str]) -> str:
+    """Return `a, b or c`."""
+    *others, last = texts
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser of texts in any case. Its value is in lower case."""
+    known = [choice.lower() for choice in choices]
+
     def parse(text: str) -> str:
         choice = text.strip().lower()
-        if choice not in choices:
+        if choice not in known:
             raise ValueError(f"{text!r} is none of {', '.join(choices)}")
         return choice
 

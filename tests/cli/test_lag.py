@@ -73,3 +73,9 @@ def test_entries_of_a_shared_store_count_once() -> None:
 )
 def test_a_sparkline_has_one_bar_for_each_value(values: list[int], bars: str) -> None:
     assert sparkline(values) == bars
+
+
+def test_an_unknown_group_is_reported(named: Cluster, run: Run) -> None:
+    done = run("lag", "nobody_reads_in_this_group")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no broker has a position of group nobody_reads_in_this_group" in done.stderr

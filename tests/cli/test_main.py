@@ -154,7 +154,7 @@ def test_without_a_command_the_help_is_shown(run: Run) -> None:
 COMMANDS = [
     "demo", "broker", "consume", "produce", "find", "lag", "redrive",
     "topics", "topics list", "topics describe", "topics create", "topics delete",
-    "offsets", "offsets show", "offsets set", "offsets reset",
+    "offsets", "offsets set", "offsets reset",
 ]  # fmt: skip
 
 

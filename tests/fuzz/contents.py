@@ -131,7 +131,7 @@ _COMPRESSED = [(codec, compress(codec, plain)) for codec in CODECS for plain in 
 def make_compressed(chance: random.Random) -> Compressed:
     codec, data = chance.choice(_COMPRESSED)
     if chance.random() < 0.02:
-        codec = chance.choice((*CODECS, "brotli", ""))
+        codec = chance.choice((*CODECS, "unknown", ""))
     others = [other for _, other in chance.sample(_COMPRESSED, 2)]
     return Compressed(codec, damaged(chance, data, others), chance.choice((0, 10, 1000, 1 << 20, 4 << 20)))
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages on the server when a golden checkpoint was written, and functions to send them again.
 
-On an embedded server the same messages get the same brokers, partitions and positions.
+On an embedded server the same messages get the same brokers, partitions and positions. Message ids come from a clock:
+the story has them, because the checkpoint has some.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ FILE = "story.json"
 
 @dataclass(frozen=True)
 class Story:
-    """The history of a query. The messages `before` were sent before it began, those of `runs[n]` before its run n,
-    which ended by itself after one micro-batch. A message is its partition, as `topic brokerId:partitionId`.
+    """The history of a query. The messages of `runs[n]` were sent before its run n, which ended by itself after one
+    micro-batch. A message is its partition, as `topic brokerId:partitionId`.
     """
 
-    about: str
     spark: str  # the release that wrote the checkpoint
     brokers: int
     topics: Mapping[str, tuple[int, int]]  # partitions of a store, and stores
     options: Mapping[str, str]
-    before: Sequence[str]
     runs: Sequence[Sequence[str]]
+    message_ids: Sequence[int] = ()  # of all messages, in the order in which they were sent
 
     @classmethod
     def read(cls, folder: Path) -> Story:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -135,24 +134,7 @@ def test_another_spelling_of_the_checkpoint_finds_the_bookmarks(
     assert_each_stored_once(cluster, *(rows(str(batch), 20) for batch in range(3)))
 
 
-@pytest.mark.parametrize("folder", ["s3a://bucket/x", "file:///checkpoints/x", "/checkpoints/x"])
-def test_groups_of_earlier_releases_are_used(start: Start, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier releases derived the names from the folder as the user spelled it."""
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)
-    cluster, task = start(), Task()
-    former = f"spark_sink_{sha256(folder.encode()).hexdigest()[:16]}"
-    first, second = rows("0", 5), rows("1", 20)
-    writing = plan_batch(cluster, first, effectivelyOnceGroup=former, checkpointLocation=folder)
-    writing.commit([writing.write(first, task)], 0)
-    task = task.next()
-    plan_batch(cluster, second, effectivelyOnceGroup=former, checkpointLocation=folder).write(second[:12], task)
-    new_workers()
-    writing = plan_batch(cluster, second, checkpointLocation=folder)
-    written = writing.write(second, task.restarted())
-    assert written.already_stored == 12
-    writing.commit([written], 1)
-    for group in {former, group_of(folder)}:
-        assert cluster.group_offset(bookmark_group(group, 1), "demo", 1, 0) == 25 * 28
+# Groups that are gone
 
 
 def group_of(folder: str) -> str:
@@ -160,9 +142,6 @@ def group_of(folder: str) -> str:
     once = SinkOptions.from_options(raw).effectively_once
     assert once is not None
     return once.group
-
-
-# Groups that are gone
 
 
 def forget_groups(cluster: EmbeddedCluster, group: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import chain, count
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from tests.without_spark.source import Checkpoint, Run
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.broker.message_ids import MessageIds
 from tubemq_spark.testing.stored_message import StoredMessage
 
-KEPT = sorted(file.parent for file in FOLDER.glob(f"*/*/{FILE}"))
+KEPT = sorted(file.parent for file in FOLDER.glob(f"*/{FILE}"))
 ENTRY = 28  # bytes of a message in the index
+ID_STEP = 1 << 22  # an id contains nanoseconds, above 22 bits
 
 Stored = tuple[str, StoredMessage]
 
@@ -28,10 +31,17 @@ Stored = tuple[str, StoredMessage]
 Brought = list[tuple[int, list[Row]]]
 """The rows of each micro-batch of a run, with its number."""
 
-names = [f"{folder.parent.name}-{folder.name}" for folder in KEPT]
+
+@pytest.fixture(params=KEPT, ids=[folder.name for folder in KEPT])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kept checkpoint. Servers give the messages the ids that they had when it was written."""
+    folder: Path = request.param
+    known = Story.read(folder).message_ids
+    ids = chain(known, count(known[-1] + ID_STEP, ID_STEP))
+    monkeypatch.setattr(MessageIds, "next", lambda self: next(ids))
+    return folder
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=names)
 def test_golden_checkpoint_goes_on(kept: Path) -> None:
     """The micro-batch that was logged but not committed is repeated with the same rows; the next has all later rows.
 
@@ -56,13 +66,6 @@ def test_golden_checkpoint_goes_on(kept: Path) -> None:
     check(kept, run)
 
 
-sampled = [
-    pytest.param(folder, id=name, marks=() if folder.name == "two-topics-not-committed" else pytest.mark.thorough)
-    for folder, name in zip(KEPT, names, strict=True)
-]
-
-
-@pytest.mark.parametrize("kept", sampled)
 def test_golden_checkpoint_goes_on_in_spark(kept: Path, spark: SparkSession, queries: Queries, tmp_path: Path) -> None:
     def run(options: dict[str, str], end: Positions) -> Brought:
         checkpoint = tmp_path / "checkpoint"
@@ -82,16 +85,15 @@ def check(kept: Path, run: Callable[[dict[str, str], Positions], Brought]) -> No
     logged, committed = logged_in(kept), numbers(kept / "commits")
     with EmbeddedTubeMQ(brokers=story.brokers) as tubemq:
         story.create_topics(tubemq)
-        before = send(tubemq, story.before, "before")
         runs = [send(tubemq, targets, f"run {number}") for number, targets in enumerate(story.runs)]
-        past = [message for part in (before, *runs) for message in part]
+        past = [message for run in runs for message in run]
         assert logged_end(kept, logged[-1]) == ends(story, past), "the server is not as it was"
         later = send(tubemq, story.targets()[::2] * 3, "later")
         end = ends(story, past + later)
 
         brought = run({**story.options, "tubemq.master": tubemq.master}, end)
 
-        due = {number: from_start(story, before, runs[number], number) for number in logged if number not in committed}
+        due = {number: runs[number] for number in logged if number not in committed}
         due[logged[-1] + 1] = later
         assert [number for number, _ in brought] == list(due)
         for number, rows in brought:
@@ -105,27 +107,13 @@ def logged_in(checkpoint: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=names)
 def test_golden_checkpoints_have_no_paths(kept: Path) -> None:
     for file in kept.rglob("*"):
         assert file.is_dir() or "/" not in file.read_text(encoding="utf-8"), file
 
 
-def test_golden_checkpoints_exist() -> None:
-    assert len(KEPT) >= 8
-
-
 def partition_of(topic: str, message: StoredMessage) -> Partition:
     return Partition(message.broker_id, topic, message.partition)
-
-
-def from_start(story: Story, before: list[Stored], run: list[Stored], number: int) -> list[Stored]:
-    """Return what a run read; the first run began at `startingOffsets`."""
-    if number or not story.options["startingOffsets"].startswith("{"):
-        return run
-    # Only one story has positions: 1:0 began at entry 5, 1:1 at the earliest, 1:2 at the log end.
-    begin = {0: 5 * ENTRY, 1: 0, 2: len(before + run) * ENTRY}
-    return [(topic, message) for topic, message in before + run if message.offset >= begin[message.partition]]
 
 
 def ends(story: Story, stored: Iterable[Stored]) -> dict[Partition, int]:

@@ -22,7 +22,7 @@ from tubemq_spark.cli.parameters import Group, Json, connected, ends_with_interr
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
-COLUMNS = ("partition", "position", "end", "lag", "client")
+_COLUMNS = ("partition", "position", "end", "lag", "client")
 
 
 @connected(admin=True)
@@ -44,7 +44,7 @@ def lag(
             for state in states:
                 print_json(state.as_json())
         else:
-            print_table(COLUMNS, rows(states))
+            print_table(_COLUMNS, _rows(states))
             print(f"total lag {total_lag(states)}")
         return
     with ends_with_interrupt():
@@ -63,7 +63,7 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
             history.append(total_lag(states))
             if live is not None:
                 title = Text.assemble(f"group {group}: lag {history[-1]}  ", (sparkline(history), "cyan"))
-                live.update(Stack(title, table(COLUMNS, rows(states))), refresh=True)
+                live.update(Stack(title, table(_COLUMNS, _rows(states))), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
@@ -76,7 +76,7 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
             live.stop()
 
 
-def rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:
+def _rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:
     return [(str(one.partition), one.position, one.end, one.lag, one.holder) for one in states]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tubemq-spark offsets`: show and change the positions of a group."""
+"""`tubemq-spark offsets`: change the positions of a group."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.group_moves import Move, move_group
-from tubemq_spark.cli.groups import group_states
-from tubemq_spark.cli.lag import COLUMNS, rows
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place
 from tubemq_spark.cli.output import print_json, print_table
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, connected
@@ -21,26 +19,9 @@ from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 
-app = typer.Typer(no_args_is_help=True, help="Show and change the positions of a group.")
+app = typer.Typer(no_args_is_help=True, help="Change the positions of a group. The command lag shows them.")
 
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
-
-
-@app.command("show")
-@connected(admin=True)
-def show_offsets(
-    connection: Connection,
-    group: Group,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default="all topics")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show the positions of a group, which may be in use. Nothing moves."""
-    states = group_states(connection.admin, group, topic)
-    if as_json:
-        for state in states:
-            print_json(state.as_json())
-    else:
-        print_table(COLUMNS, rows(states))
 
 
 @app.command("set")

@@ -147,7 +147,7 @@ def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
 
 
 def parse_layouts(texts: Iterable[str], parse: Callable[[str], list[TopicOnBroker]]) -> list[TopicOnBroker]:
-    """Return all layouts of a master's reply; `parse` reads one text. Raise as `parse` and `check_sizes` do."""
+    """Return all layouts of a master's reply; `parse` reads one text."""
     found: list[TopicOnBroker] = []
     for text in texts:
         found += parse(text)

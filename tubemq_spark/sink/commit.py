@@ -138,8 +138,7 @@ def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: i
                     partitions[topic] = found
             noted = list(partitions)
             away_after = options.client.timings.broker_away_after
-            for group in filter(None, (once.former_group, once.group)):
-                move_bookmarks(session, group, batch, chain(*partitions.values()), within=away_after)
+            move_bookmarks(session, once.group, batch, chain(*partitions.values()), within=away_after)
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("[bookmarks-not-moved] %s: cannot move all bookmarks: %s", _name(batch), error)

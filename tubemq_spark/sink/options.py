@@ -14,7 +14,16 @@ from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import SOURCE_ONLY, Option, boolean, check_names, not_blank, one_of, whole_number
+from tubemq_spark.option_definition import (
+    SOURCE_ONLY,
+    Option,
+    boolean,
+    check_names,
+    listed,
+    not_blank,
+    one_of,
+    whole_number,
+)
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
@@ -126,7 +135,7 @@ INLONG_PACK_MS = Option(
 
 def _codec(text: str) -> str:
     choice = one_of("none", *CODECS)(text)
-    if choice != "none" and not is_available(choice):
+    if choice in CODECS and not is_available(choice):
         raise ValueError(f"pyarrow was built without {choice} here")
     return choice
 
@@ -134,9 +143,9 @@ def _codec(text: str) -> str:
 COMPRESSION = Option(
     "compression",
     _codec,
-    "none, gzip, zstd, snappy or lz4",
+    listed(("none", *CODECS)),
     "how each body is compressed; the source decompresses it, other readers see the attribute `spark_compression` and "
-    "a gzip member, a zstd frame, a raw snappy block or an lz4 frame",
+    + listed(codec.form for codec in CODECS.values()),
     "none",
 )
 
@@ -179,16 +188,12 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True)
 class EffectivelyOnceOptions:
-    """The options of `effectivelyOnce`.
-
-    `group` is the prefix of the bookmark groups. `former_group` is the prefix that earlier releases derived from the
-    checkpoint folder as the user spells it, None if it is the same.
-    """
+    """The options of `effectivelyOnce`. `group` is the prefix of the bookmark groups."""
 
     group: str
     max_offsets: int = 10_000_000
     fails_when_uncertain: bool = True
-    former_group: str | None = None
+    former_group: str | None = None  # never set; `QueryBookmarks.read` still asks for it
 
 
 @dataclass(frozen=True)
@@ -285,23 +290,20 @@ def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
         return None
     if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
         raise ConfigError("option 'effectivelyOnce' needs stamped rows: leave 'stampRows' out, or set it to true")
-    group, former = EFFECTIVELY_ONCE_GROUP.read(raw), None
-    if group is None:
-        group, former = _groups_of(given.get("checkpointlocation", ""))
+    group = EFFECTIVELY_ONCE_GROUP.read(raw) or _group_of(given.get("checkpointlocation", ""))
     fails_when_uncertain = EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL
-    return EffectivelyOnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), fails_when_uncertain, former)
+    return EffectivelyOnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), fails_when_uncertain)
 
 
-def _groups_of(checkpoint: str) -> tuple[str, str | None]:
-    """Return the prefix of the bookmark groups for a checkpoint folder, and that of earlier releases if it differs."""
-    path, former = normal_path(checkpoint), checkpoint.strip().rstrip("/")
+def _group_of(checkpoint: str) -> str:
+    """Return the prefix of the bookmark groups for a checkpoint folder."""
+    path = normal_path(checkpoint)
     if path in ("", "/"):
         raise ConfigError(
             "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
             "to find the query's bookmarks again"
         )
-    names = [f"spark_sink_{sha256(text.encode()).hexdigest()[:16]}" for text in (path, former)]
-    return names[0], names[1] if former not in ("", path) else None
+    return f"spark_sink_{sha256(path.encode()).hexdigest()[:16]}"
 
 
 # The brokers know a query by its checkpoint folder. Users may spell a folder in several ways, which Hadoop's `Path` and

@@ -59,7 +59,7 @@ class TubeMQInputPartition(InputPartition):
     loss_policy: LossPolicy = field(default_factory=LossPolicy)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the ranges as Arrow batches. Raise as `PartitionReader.batches` and `RowMaker.batches`."""
+        """Yield the rows of the ranges as Arrow batches."""
         from tubemq_spark.source.row_maker import RowMaker  # the driver does without it
 
         maker = RowMaker(self.rows)

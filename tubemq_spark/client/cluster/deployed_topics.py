@@ -90,7 +90,7 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
 
 def has_partition(session: ProducerSession, partition: Partition) -> bool:
     """Return True if `partition` of an added topic exists. Wait as `add_topics` does if it is deployed on a broker that
-    accepts no messages now. Raise as `ProducerSession.find_partition`."""
+    accepts no messages now."""
     if session.find_partition(partition):
         return True
     if not is_away(session, partition):

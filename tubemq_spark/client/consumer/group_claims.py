@@ -106,12 +106,12 @@ class GroupClaims:
             self._take(positions, read_status, retry_for)
 
     def hold(self, partitions: Iterable[Partition], read_status: ReadStatus = ReadStatus.NORMAL) -> None:
-        """Claim those of the partitions that are not held; the group stays. Raise as `take`."""
+        """Claim those of the partitions that are not held; the group stays."""
         self.take(dict.fromkeys(partition for partition in partitions if not self.holds(partition)), read_status)
 
     def look(self, partitions: Iterable[Partition]) -> dict[Partition, GroupPosition]:
         """Return the group's position and the store's end in partitions that nobody else holds. Each claim is released
-        in the same write, so that two clients that look at the same time cannot block each other. Raise as `take`."""
+        in the same write, so that two clients that look at the same time cannot block each other."""
         wanted = dict.fromkeys(partitions)
         with self._claiming:
             self._take(wanted, ReadStatus.NORMAL, release=True)
@@ -190,7 +190,7 @@ class GroupClaims:
 
         Partitions of one store have one end, so the driver asks one of them, another one each time; heartbeats watch
         the others. After an unexpected answer, and once a minute, it asks all. It claims partitions again that the
-        broker forgot, and moves a group back that another client moved. Raise as `take` does."""
+        broker forgot, and moves a group back that another client moved."""
         with self._claiming:
             self._take(self._refresh(older_than), ReadStatus.NORMAL)
 

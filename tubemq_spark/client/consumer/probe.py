@@ -82,8 +82,6 @@ class Prober:
     ) -> dict[PartitionPosition, ProbeResult]:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
-
-        Raise as `extents`.
         """
         wanted = missing = sorted(set(places))
         results: dict[PartitionPosition, ProbeResult] = {}

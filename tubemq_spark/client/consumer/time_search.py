@@ -44,7 +44,6 @@ def find_positions(
     not earlier; without such a message the end of its store in `extents`.
 
     Moments are in microseconds since the epoch and are rounded down to their minutes. Positions are bytes of the index.
-    Raise as `run_searches`.
     """
     searches = {
         partition: Search(
