@@ -436,7 +436,11 @@ WRITING = (
         "a task succeeds only if each of its rows is acknowledged",
         PRODUCER,
         "                    failures.append((one.batch, self._handle(one, channel)))",
-        "                    if isinstance(one.outcome, TransportError) and self._lookup is None:\n                        self._count_stored(one.batch, len(one.batch))\n                        self._queue.release(one.batch, 0, len(one.batch))\n                        continue\n                    failures.append((one.batch, self._handle(one, channel)))",
+        "                    if isinstance(one.outcome, TransportError) and self._lookup is None:\n"
+        "                        self._count_stored(one.batch, len(one.batch))\n"
+        "                        self._queue.release(one.batch, 0, len(one.batch))\n"
+        "                        continue\n"
+        "                    failures.append((one.batch, self._handle(one, channel)))",
         "writing",
         ("rows_stored",),
     ),
