@@ -114,17 +114,18 @@ class Partitioner:
         self._probes: dict[Partition, RecordBatch] = {}  # the last batch that was sent to one that had failed
 
     def update(self, channels: Mapping[int, BrokerChannel]) -> bool:
-        """Look at the time, the cluster and the `channels` again. Return True if the cluster has changed."""
+        """Look at the time, the cluster and the `channels` again. Return True if keys may have other partitions now.
+        They change only here, so that the caller can move the records that wait, and none overtakes another."""
         self._channels = channels
         self._usable.clear()
-        if self.breakers.update(channels, len(self._cluster.brokers)):
-            self._keys.clear()  # a partition that failed may be removed
-        if self._cluster is self._session.cluster:
-            return False
-        self._cluster = self._session.cluster
-        self._partitions.clear()
-        self._keys.clear()
-        return True
+        self.breakers.update(channels, len(self._cluster.brokers))
+        if self._cluster is not self._session.cluster:
+            self._cluster = self._session.cluster
+            self._partitions.clear()
+        before = self._keys
+        # A partition that failed may be removed.
+        self._keys = {topic: key_map(tuple(self._present(topic))) for topic in before}
+        return self._keys != before
 
     @property
     def has_failures(self) -> bool:
@@ -220,7 +221,6 @@ class Partitioner:
 
     def _refresh(self) -> None:
         if self.breakers.refresh():
-            self._keys.clear()  # a partition that failed may be removed
             self._usable.clear()
 
     def is_gone(self, partition: Partition) -> bool:
