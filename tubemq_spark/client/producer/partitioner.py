@@ -118,19 +118,16 @@ class Partitioner:
         They change only here, so that the caller can move the records that wait, and none overtakes another."""
         self._channels = channels
         self._usable.clear()
-        self.breakers.update(channels, len(self._cluster.brokers))
+        is_changed = self.breakers.update(channels, len(self._cluster.brokers))
         if self._cluster is not self._session.cluster:
             self._cluster = self._session.cluster
             self._partitions.clear()
+        elif not is_changed and self.breakers.failures is NO_FAILURES:
+            return False
         before = self._keys
         # A partition that failed may be removed.
         self._keys = {topic: key_map(tuple(self._present(topic))) for topic in before}
         return self._keys != before
-
-    @property
-    def has_failures(self) -> bool:
-        """Whether any producer of the session counts failures, or a broker of this one is slow."""
-        return self.breakers.any_open or self.breakers.health.failures is not NO_FAILURES
 
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
