@@ -8,11 +8,13 @@ more, and starts again what failed. Its fault happens to one request of the conn
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
@@ -47,7 +49,7 @@ class Calls:
     """Counts the requests of this thread, and lets `fault` happen to number `nth`."""
 
     def __init__(self, nth: int = 0, fault: str = "") -> None:
-        self.count = 0
+        self.methods: list[int] = []
         self.met: Request | None = None
         self._nth, self._fault = nth, fault
         self._thread = threading.get_ident()
@@ -58,26 +60,31 @@ class Calls:
             return submit(connection, request)
         if self._is_dead:
             raise Killed
-        self.count += 1
-        if self.count != self._nth:
+        self.methods.append(request.method)
+        if len(self.methods) != self._nth:
             return submit(connection, request)
         self.met = request
-        if self._fault.endswith("before"):
-            connection.close()
-        elif self._fault == "request lost":
+        if self._fault == "killed before":
+            self._die(connection)
+        if self._fault == "cut before":
+            connection._stream.socket.shutdown(socket.SHUT_RDWR)
+        if self._fault == "request lost":
             with mock.patch.object(connection._stream, "queue"):
                 return submit(connection, request)
-        serial_no = 0 if connection.closed else submit(connection, request)
-        if not connection.closed:
+        serial_no = submit(connection, request)
+        if self._fault != "cut before":
             connection._stream.write()
             time.sleep(LATE if self._fault == "reply late" else 0.05)
         if self._fault == "cut after":
-            connection._stream.close(drop_unsent=False)
-        self._is_dead = self._fault.startswith("killed")
-        if self._is_dead:
-            connection.close()
-            raise Killed
-        return serial_no if self._fault != "cut before" else submit(connection, request)
+            connection._stream.socket.shutdown(socket.SHUT_RDWR)
+        if self._fault == "killed after":
+            self._die(connection)
+        return serial_no
+
+    def _die(self, connection: Connection) -> NoReturn:
+        self._is_dead = True
+        connection.close()
+        raise Killed
 
     def revive(self) -> None:
         """Begin a new process, if this one was killed."""
@@ -104,6 +111,7 @@ class Trial:
         self.failures: list[BaseException] = []
 
     def play(self) -> None:
+        forget_servers()  # as a new process
         submit = Connection.submit_request
         with mock.patch.object(Connection, "submit_request", lambda *given: self._calls.submit(submit, *given)):
             for step in (self._write, self._write, self._read, self._write, self._read):
@@ -142,6 +150,17 @@ class Trial:
                 pass
 
 
+def chosen(methods: Sequence[int], count: int, rng: random.Random) -> list[int]:
+    """Return numbers of `count` calls, from 1: of each method as many, if there are so many. The last tenth is left
+    out, because a trial may have fewer calls."""
+    by_method: dict[int, list[int]] = {}
+    for number, method in enumerate(methods[: len(methods) * 9 // 10], 1):
+        by_method.setdefault(method, []).append(number)
+    shuffled = [rng.sample(numbers, len(numbers)) for numbers in rng.sample(list(by_method.values()), len(by_method))]
+    in_turn = [number for turn in zip_longest(*shuffled) for number in turn if number is not None]
+    return in_turn[:count]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_a_single_call_loses_and_doubles_nothing(
     cluster: Cluster,
@@ -163,13 +182,13 @@ def test_a_fault_at_a_single_call_loses_and_doubles_nothing(
     clean.check()
     assert not clean.failures
     count = TRIALS if isinstance(cluster, RealCluster) else 3
-    for number, nth in enumerate(sorted(rng.sample(range(1, usual.count * 9 // 10), count))):
+    for number, nth in enumerate(chosen(usual.methods, count, rng)):
         calls = Calls(nth, fault)
         trial = Trial(cluster, topic, f"{group}_{number}", calls, rows)
         begun = time.monotonic()
         trial.play()
         method = calls.met and Method(calls.met.method).name.lower()
-        told = f"{fault} at call {nth} of {usual.count}: {method}, {trial.failures}"
+        told = f"{fault} at call {nth} of {len(usual.methods)}: {method}, {trial.failures}"
         print(f"{told}, {time.monotonic() - begun:.1f} s")
         trial.check()
         assert calls.met is not None, told
