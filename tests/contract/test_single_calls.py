@@ -27,7 +27,7 @@ from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.without_spark.sink import Task, commit_stream, plan_stream, run_task, schema
 from tests.without_spark.sink import bodies as stored_bodies
 from tests.without_spark.sink import options as sink_options
-from tests.without_spark.source import Stream, bodies
+from tests.without_spark.source import Stream, StreamRun, bodies
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.errors import TubeMQError
@@ -108,6 +108,7 @@ class Trial:
         self._stream = Stream(cluster, topic, tubemq_group=group, **RETRY)
         self._raw = sink_options(cluster, topic, effectivelyOnce=True, checkpointLocation=f"/{group}", **RETRY)
         self._task = Task()
+        self._runs: list[StreamRun] = []
         self.failures: list[BaseException] = []
 
     def play(self) -> None:
@@ -117,6 +118,8 @@ class Trial:
             for step in (self._write, self._write, self._read, self._write, self._read):
                 while not self._is_done(step):
                     assert len(self.failures) < 5, self.failures
+        for run in self._runs:
+            run.stop()  # the heartbeats of those that were killed
 
     def check(self) -> None:
         assert stored_bodies(self._cluster, self._topic) == sorted(self._rows)
@@ -146,6 +149,7 @@ class Trial:
 
     def _read(self) -> None:
         with self._stream.running() as run:
+            self._runs.append(run)
             while run.next() is not None:
                 pass
 
