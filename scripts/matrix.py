@@ -93,7 +93,7 @@ ENVIRONMENTS = (
     ),
     Environment(
         "connect-4.3",
-        "pyspark[connect]==4.3.*",
+        "pyspark[pipelines]==4.3.*",
         "protobuf",
         "pyarrow",
         (_PANDAS,),

@@ -111,6 +111,19 @@ def prepare_sql(given: Given) -> Check:
     return check
 
 
+def prepare_newer_spark(given: Given) -> Check:
+    given.topics("clicks", "orders")
+    for topic in ("clicks", "orders"):
+        given.tubemq.send(topic, topic.encode())
+
+    def check(names: Mapping[str, Any]) -> None:
+        given.spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
+        rows = given.spark.read.parquet(str(given.folder / "lake")).collect()
+        assert sorted(bytes(row["value"]) for row in rows) == [b"clicks", b"orders"]
+
+    return check
+
+
 def send_clicks(given: Given) -> None:
     """Send three messages to topic `clicks`."""
     given.topics("clicks")
@@ -273,6 +286,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
     "docs/howto/security.md": prepare_security,
     "docs/howto/filters.md": prepare_filters,
     "docs/howto/replay.md": prepare_replay,
+    "docs/howto/newer-spark.md": prepare_newer_spark,
     "docs/howto/sql.md": prepare_sql,
     "docs/index.md": prepare_index,
     "docs/tutorial.md": prepare_tutorial,
