@@ -457,10 +457,10 @@ class WritingSchedule(OperatedSchedule):
                         f"a session of {process} names {topics} topics, of which the master takes "
                         f"{request_checks._MAX_TOPICS}",
                     )
-            known = 1 + len(sessions._entries) if sessions is not None else 1  # one may be closing just now
+            used = len(sessions._entries) if sessions is not None else 0
             registered = sum(f"_{1000 + process.number}_" in one for one in producers._heartbeats._deadlines)
-            if registered > known and not self.has_weather and not self.troubles:
-                raise BrokenError("nothing_left", f"{process} has {registered} registrations, and uses {known - 1}")
+            if registered > used + 1 and not self.has_weather and not self.troubles:  # one may be closing just now
+                raise BrokenError("nothing_left", f"{process} has {registered} registrations, and uses {used}")
             if len(process.actors) > _MOST_THREADS or len(process.sockets) > _MOST_SOCKETS:
                 raise BrokenError(
                     "nothing_left",
