@@ -357,6 +357,7 @@ class ReadingSchedule(OperatedSchedule):
         if topic in self.tubemq.topics:
             return
         self.world.tell("administrator", f"creates topic {topic}")
+        self.trouble("deleted")  # tasks planned before read other messages
         self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
         for number in range(1 + messages):
             self.send(topic, number, 1)

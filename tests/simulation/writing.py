@@ -445,10 +445,11 @@ class WritingSchedule(OperatedSchedule):
         )
 
     def nothing_left(self) -> None:
-        """A process holds no more threads, connections and topics than one task needs, however many ran in it.
+        """A process holds no more than one task needs of threads, connections, topics, registrations, however many ran.
 
         The master refuses all requests of a session that names more topics than it takes, also those of other tasks.
         """
+        producers = self.tubemq.servers.masters[0].service._producers
         for process in self.world.processes:
             sessions = process.runtime._values.get(SESSIONS)
             for shared in sessions._entries.values() if sessions is not None else ():
@@ -459,6 +460,10 @@ class WritingSchedule(OperatedSchedule):
                         f"a session of {process} names {topics} topics, of which the master takes "
                         f"{request_checks._MAX_TOPICS}",
                     )
+            used = len(sessions._entries) if sessions is not None else 0
+            registered = sum(f"_{1000 + process.number}_" in one for one in producers._heartbeats._deadlines)
+            if registered > used + 1 and not self.has_weather and not self.troubles:  # one may be closing just now
+                raise BrokenError("nothing_left", f"{process} has {registered} registrations, and uses {used}")
             if len(process.actors) > _MOST_THREADS or len(process.sockets) > _MOST_SOCKETS:
                 raise BrokenError(
                     "nothing_left",
