@@ -114,9 +114,9 @@ class PartitionReader:
             yield batch
         if ids.mark is None:
             return
-        if end != wanted.end:  # the tail was lost: the store may have got other messages before its new end
-            ids = ids._replace(last=None)
-        if may_be_replaced(ids, last_id) and not self._has_mark(ids.mark):
+        # If the tail was lost, the store may have got other messages before its new end.
+        known = ids if end == wanted.end else ids._replace(last=None)
+        if may_be_replaced(known, last_id) and not self._has_mark(ids.mark):
             raise replaced_error(wanted.partition, start, end)
 
     def _has_mark(self, mark: Fingerprint) -> bool:
