@@ -249,7 +249,7 @@ READING = (
         "replaced_messages_delivered",
         "a loss between the planning of a micro-batch and its reading fails the run",
         READER,
-        "may_be_replaced(ids, last_id) and not self._has_mark(ids.mark)",
+        "may_be_replaced(known, last_id) and not self._has_mark(ids.mark)",
         "False",
         "reading",
         (

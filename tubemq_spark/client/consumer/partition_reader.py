@@ -112,12 +112,11 @@ class PartitionReader:
             if batch.messages:
                 last_id = batch.messages[-1].messageId
             yield batch
-        mark = ids.mark
-        if mark is None:
+        if ids.mark is None:
             return
-        if end != wanted.end:  # the tail was lost: the store may have got other messages before its new end
-            ids = ids._replace(last=None)
-        if may_be_replaced(ids, last_id) and not self._has_mark(mark):
+        # If the tail was lost, the store may have got other messages before its new end.
+        known = ids if end == wanted.end else ids._replace(last=None)
+        if may_be_replaced(known, last_id) and not self._has_mark(ids.mark):
             raise replaced_error(wanted.partition, start, end)
 
     def _has_mark(self, mark: Fingerprint) -> bool:
