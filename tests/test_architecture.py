@@ -39,7 +39,7 @@ ARROWS = {
     "checks": LEAVES | {"protocol", "client", "source", "sink"},
     "registration": {"datasource"},
     "spark_check": {"checks"},
-    "monitoring": LEAVES | {"protocol", "source"},
+    "monitoring": LEAVES | {"protocol", "client", "source"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
     "cli": LEAVES | {"checks", "compression", "protocol", "client", "source", "sink", "testing", ""},
