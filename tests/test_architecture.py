@@ -2,7 +2,7 @@
 """Tests that dependencies go one way:
 
 errors, option_definition <- protocol <- client <- source, sink <- datasource; protocol <- testing; errors <-
-compression <- source, sink <- checks. Within client: its modules <- net <- cluster <- consumer, producer.
+columns, compression <- source, sink <- checks. Within client: its modules <- net <- cluster <- consumer, producer.
 
 Every import statement counts: inside functions, under `TYPE_CHECKING`, absolute or relative.
 """
@@ -32,13 +32,14 @@ ARROWS = {
     "compression": {"errors", "peer_text"},
     "protocol": LEAVES,
     "client": LEAVES | {"protocol"},
-    "source": LEAVES | {"compression", "protocol", "client"},
-    "sink": LEAVES | {"compression", "protocol", "client"},
+    "columns": set[str](),
+    "source": LEAVES | {"columns", "compression", "protocol", "client"},
+    "sink": LEAVES | {"columns", "compression", "protocol", "client"},
     "datasource": LEAVES | {"protocol", "client", "source", "sink"},
     "checks": LEAVES | {"protocol", "client", "source", "sink"},
     "registration": {"datasource"},
     "spark_check": {"checks"},
-    "monitoring": LEAVES | {"protocol", "source"},
+    "monitoring": LEAVES | {"protocol", "client", "source"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
     "cli": LEAVES | {"checks", "compression", "protocol", "client", "source", "sink", "testing", ""},
@@ -85,6 +86,7 @@ RANDOM_USERS = (
 )
 SPARK_USERS = (
     "tubemq_spark.cli",
+    "tubemq_spark.columns",
     "tubemq_spark.datasource",
     "tubemq_spark.monitoring",
     "tubemq_spark.registration",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,12 @@ class Option(Generic[T]):
         except ValueError as cause:
             shown = "***" if self.secret else repr(text)
             raise ConfigError(f"option '{self.name}' is {shown}; expected {self.expects} ({cause})") from None
+
+    @property
+    def preset(self) -> T:
+        """The default of an option that has one."""
+        assert self.default is not None, self.name
+        return self.default
 
     def get(self, raw: Mapping[str, str]) -> T:
         """Return the same as `read`, for options that have a default or are required."""
@@ -189,6 +195,15 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return choice
 
     return parse
+
+
+def choice(name: str, choices: Sequence[str], meaning: str, default: str) -> Option[str]:
+    """Return an option whose value is one of `choices`, in lower case."""
+    return Option(name, one_of(*choices), listed(choices), meaning, default.lower())
+
+
+def flag(name: str, default: bool, meaning: str) -> Option[bool]:
+    return Option(name, boolean, "true or false", meaning, default)
 
 
 def not_blank(text: str) -> str:

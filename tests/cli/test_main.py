@@ -26,6 +26,7 @@ from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.real.processes import Ports
 from tests.spark_jvm import quick_start
+from tubemq_spark.checks.versions import SPARK
 from tubemq_spark.cli import demo
 from tubemq_spark.cli.app import app
 from tubemq_spark.protocol.constants import MASTER_PORT
@@ -332,7 +333,7 @@ def test_an_interrupt_during_the_imports_is_reported() -> None:
         ("rich", ["broker"], "tubemq-spark[cli]"),
         ("typer", ["--help"], "tubemq-spark[cli]"),
         ("numpy", ["doctor"], "tubemq-spark[cli]"),
-        ("pyspark", ["demo"], "pyspark>=4.0,<4.4"),
+        ("pyspark", ["demo"], SPARK.requirement),
     ],
 )
 def test_the_error_names_a_missing_package(name: str, arguments: list[str], requirement: str) -> None:
@@ -344,7 +345,7 @@ def test_the_error_names_a_missing_package(name: str, arguments: list[str], requ
 
 
 def test_pyproject_has_the_spark_that_the_error_names() -> None:
-    assert '"pyspark>=4.0,<4.4"' in (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"{SPARK.requirement}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

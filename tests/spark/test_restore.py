@@ -83,7 +83,7 @@ def expected(cells: Cells, msg_time: str | None = None) -> dict[str, Any]:
 
 def test_restored_columns_are_the_sinks(spark: SparkSession) -> None:
     assert restore(as_read(spark, [])).schema.simpleString() == (
-        "struct<value:binary,topic:string,attributes:map<string,string>,msg_type:string,msg_time:string,key:binary,"
+        "struct<value:binary,attributes:map<string,string>,msg_type:string,msg_time:string,topic:string,key:binary,"
         "broker_id:int,partition:int>"
     )
 

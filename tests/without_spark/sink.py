@@ -16,21 +16,11 @@ from unittest import mock
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StructField, StructType
 
 from tests.clusters import Cluster
 from tests.stored import Stored, stored_in
+from tubemq_spark import columns
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.write_plan import WritePlan
@@ -39,34 +29,12 @@ from tubemq_spark.sink.writers import TubeMQStreamRowWriter
 Cells = Mapping[str, Any]
 """The cells of a row, by column."""
 
-BINARY, STRING, INT, TIMESTAMP = BinaryType(), StringType(), IntegerType(), TimestampType()
-TEXTS = MapType(STRING, STRING)
-KINDS: Mapping[str, DataType] = {
-    "value": BINARY,
-    "topic": STRING,
-    "attributes": TEXTS,
-    "msg_type": STRING,
-    "msg_time": STRING,
-    "key": BINARY,
-    "broker_id": INT,
-    "partition": INT,
-    "inlong_group": STRING,
-    "inlong_stream": STRING,
-    "inlong_time": TIMESTAMP,
-    "inlong_attributes": TEXTS,
-    "corrupt": BooleanType(),
-    "inlong_index": INT,
-    "offset": LongType(),
-    "message_id": LongType(),
-}
+BINARY, STRING, INT, TIMESTAMP, TEXTS = (
+    kind.spark for kind in (columns.BINARY, columns.STRING, columns.INT, columns.TIMESTAMP, columns.TEXTS)
+)
+KINDS: Mapping[str, DataType] = {**{one.name: one.kind.spark for one in columns.COLUMNS}, "msg_time": STRING}
 _ARROW: Sequence[tuple[DataType, pa.DataType]] = [
-    (BINARY, pa.binary()),
-    (STRING, pa.string()),
-    (INT, pa.int32()),
-    (LongType(), pa.int64()),
-    (BooleanType(), pa.bool_()),
-    (TIMESTAMP, pa.timestamp("us", tz="UTC")),
-    (TEXTS, pa.map_(pa.string(), pa.string())),
+    (kind.spark, kind.arrow) for kind in dict.fromkeys(one.kind for one in columns.COLUMNS)
 ]
 MINUTE = datetime(2026, 11, 21, 8, 30, tzinfo=timezone.utc)
 

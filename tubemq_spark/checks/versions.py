@@ -64,9 +64,14 @@ class _Range:
     least: Version
     below: Version | None = None
 
+    @property
+    def requirement(self) -> str:
+        return f"{self.shown}>={_text(self.least)}" + (f",<{_text(self.below)}" if self.below else "")
 
+
+SPARK = _Range("pyspark", "pyspark", (4, 0), (4, 4))
 _RANGES = (
-    _Range("pyspark", "pyspark", (4, 0), (4, 4)),
+    SPARK,
     _Range("google.protobuf", "protobuf", (4, 24, 1), (8,)),
     _Range("pyarrow", "pyarrow", (14, 0, 1)),
     _Range("numpy", "numpy", (1, 21, 3), (3,)),
@@ -196,8 +201,7 @@ def _python(found: Interpreter, place: str) -> CheckResult:
 
 def _package(one: _Range, found: Interpreter, place: str) -> CheckResult:
     text, version = found.packages.get(one.package), found.version(one.package)
-    wanted = f"{one.shown}>={_text(one.least)}" + (f",<{_text(one.below)}" if one.below else "")
-    remedy = f"pip install '{wanted}' in the environment of {found.executable}"
+    remedy = f"pip install '{one.requirement}' in the environment of {found.executable}"
     if text is None:
         return failed(one.shown, place, one.shown, "it is not installed", remedy)
     if version is None:
@@ -224,7 +228,7 @@ def _pyspark(one: _Range, text: str, version: Version, place: str) -> CheckResul
             "use Spark 4.0 or later, unless format('tubemq') is found here",
         )
     if one.below is not None and version >= one.below:
-        return warning("pyspark", place, "pyspark", f"{text} is newer than what was tested", "use Spark 4.0 to 4.3")
+        return warning("pyspark", place, "pyspark", f"{text} is newer than what was tested", f"use {SPARK.requirement}")
     if version < (4, 2):
         return ok("pyspark", place, "pyspark", f"{text}, without read limits: these came with Spark 4.2")
     return ok("pyspark", place, "pyspark", text)

@@ -14,7 +14,6 @@ from typing import Any
 from tubemq_spark.errors import AuthError, TransportError, TubeMQError
 from tubemq_spark.protocol.metadata import Address
 
-WEB_PORT = 8080  # of masters, by default
 _USER = "tubemq_spark"
 _TIMEOUT = 10.0  # seconds
 _MOST = 64 << 20  # bytes of an answer

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tubemq_spark.cli.admin import WEB_PORT, AdminApi
+from tubemq_spark.cli.admin import AdminApi
 from tubemq_spark.cli.profile import Profile, load_profile
 from tubemq_spark.client.settings import CLIENT_OPTIONS, MASTER, RETRY_MAX_ELAPSED_MS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import check_names
+from tubemq_spark.protocol.constants import WEB_PORT
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 
 MASTER_VARIABLE, ADMIN_VARIABLE, TOKEN_VARIABLE = "TUBEMQ_MASTER", "TUBEMQ_ADMIN", "TUBEMQ_ADMIN_TOKEN"

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.messages import Format, Message
+from tubemq_spark.cli.messages import FIELDS, Format, Message
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place
 from tubemq_spark.cli.output import progress
 from tubemq_spark.cli.parameters import Topic, connected, ends_with_interrupt
@@ -79,8 +79,8 @@ def consume(
         str | None,
         typer.Option(
             "--format", metavar="TEXT", show_default="JSON lines",
-            help=r"How to print a message, for example '{partition} {attributes.site} {value}\n'. Fields: topic, "
-            "broker_id, partition, offset, message_id, msg_type, msg_time, attributes, value.",
+            help=r"How to print a message, for example '{partition} {attributes.site} {value}\n'. Fields: "
+            f"{', '.join(FIELDS)}.",
         ),
     ] = None,
     group: ReadGroup = None,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import string
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -22,7 +22,6 @@ from tubemq_spark.protocol.message import (
 from tubemq_spark.protocol.metadata import Partition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-FIELDS = ("topic", "broker_id", "partition", "offset", "message_id", "msg_type", "msg_time", "attributes", "value")
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,9 @@ class Message:
         if self.is_corrupt:
             found["corrupt"] = True
         return found
+
+
+FIELDS = tuple(field.name for field in fields(Message) if field.name != "is_corrupt")
 
 
 def messages_of(partition: Partition, batch: FetchedBatch, zone: tzinfo = timezone.utc) -> Iterator[Message]:

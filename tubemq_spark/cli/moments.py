@@ -18,7 +18,7 @@ _MIN_MILLISECONDS = 1_000_000_000_000  # a smaller number is a position
 
 EXPECTED = (
     "earliest, latest, a time (2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago), -N for the last N entries, or a "
-    "position (a multiple of 28)"
+    f"position (a multiple of {UNIT})"
 )
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tubemq_spark.protocol.constants import MASTER_PORT, MASTER_TLS_PORT, WEB_PORT
+
 if TYPE_CHECKING:
     from tubemq_spark.cli.connection import Connection
 
@@ -27,7 +29,8 @@ _CONNECTION = {
         str | None,
         typer.Option(
             "--master", "-m", envvar="TUBEMQ_MASTER", metavar="HOST:PORT", rich_help_panel=_PANEL, show_default=False,
-            help="The masters: HOST:PORT, several separated by commas. The default port is 8715, or 8716 with TLS.",
+            help="The masters: HOST:PORT, several separated by commas. The default port is "
+            f"{MASTER_PORT}, or {MASTER_TLS_PORT} with TLS.",
         ),
     ],
     "config": Annotated[
@@ -52,7 +55,7 @@ _ADMIN = {
         str | None,
         typer.Option(
             "--admin", envvar="TUBEMQ_ADMIN", metavar="HOST:PORT", rich_help_panel=_PANEL, show_default=False,
-            help="The HTTP API of the masters (webPort in master.ini). Default: the masters' hosts, port 8080.",
+            help=f"The HTTP API of the masters (webPort in master.ini). Default: the masters' hosts, port {WEB_PORT}.",
         ),
     ],
 }  # fmt: skip

@@ -6,17 +6,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timezone
 from typing import Any, BinaryIO
 
 from tubemq_spark.cli.messages import FIELDS
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import format_msg_time, parse_moment, parse_msg_time
-
-_TEXTS = ("key", "msg_type", "msg_time", "value", "value_base64")
-_IGNORED = ("corrupt", "topic", "broker_id", "partition", "offset", "message_id")  # where `consume` found it
-assert set(FIELDS) <= {*_TEXTS, *_IGNORED, "attributes"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,11 @@ class Record:
     msg_type: str | None = None
     msg_time: str | None = None
     attributes: Mapping[str, str] | None = None
+
+
+_OWN = [field.name for field in fields(Record)]
+_TEXTS = (*(name for name in _OWN if name != "attributes"), "value_base64")
+_IGNORED = {*FIELDS, "corrupt"}.difference(_OWN)  # where `consume` found it
 
 
 def line_records(file: BinaryIO, template: Record, key_separator: str | None) -> Iterator[Record]:

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 
+from tubemq_spark.checks.versions import SPARK
 from tubemq_spark.errors import TubeMQError
 
-INSTALL_SPARK = "pip install 'pyspark>=4.0,<4.4'"  # without its extra `sql`, because nothing here needs pandas
+INSTALL_SPARK = f"pip install '{SPARK.requirement}'"  # without its extra `sql`, because nothing here needs pandas
 MIN_JAVA = 17  # for Spark 4
 
 

@@ -10,12 +10,16 @@ from tubemq_spark.client.runtime import PerProcess
 
 
 class Count(Enum):
-    """What is counted, by its key in reports."""
+    """What is counted: its key in reports, and its text in metrics."""
 
-    RETRIES = "retries"  # attempts that were repeated after a failure or an answer that was not final
-    CLAIM_WAITS = "claimWaits"  # waits for a partition that another consumer of the group held
-    LOSSES = "losses"  # losses that option `failOnDataLoss=false` accepted
-    LOST_ENTRIES = "lostEntries"  # index entries of these losses, where the range is known
+    RETRIES = "retries", "Attempts that the driver's source repeated"
+    CLAIM_WAITS = "claimWaits", "Waits of the driver for partitions that other consumers held"
+    LOSSES = "losses", "Losses that the driver found and failOnDataLoss=false accepted"
+    LOST_ENTRIES = "lostEntries", "Index entries of these losses, where the range is known"
+
+    def __init__(self, key: str, text: str) -> None:
+        self.key = key
+        self.text = text
 
 
 class Counters:
@@ -32,7 +36,7 @@ class Counters:
     def totals(self) -> dict[str, int]:
         """Return all totals by their keys."""
         with self._lock:
-            return {count.value: total for count, total in self._totals.items()}
+            return {count.key: total for count, total in self._totals.items()}
 
 
 COUNTERS = PerProcess(Counters)

@@ -12,19 +12,16 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import Option, boolean, not_blank, one_of, whole_number
+from tubemq_spark.option_definition import Option, boolean, choice, flag, not_blank, whole_number
 from tubemq_spark.protocol.auth import Credentials
-from tubemq_spark.protocol.constants import BROKER_PORT, Framing
+from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, MASTER_PORT, MASTER_TLS_PORT, Framing
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
-
-_MASTER_TLS_PORT = 8716  # the servers' default
-_BROKER_TLS_PORT = 8124
 
 MASTER = Option(
     "tubemq.master",
     parse_master_addresses,
     "host:port[,host:port…]",
-    "the masters; the default port is 8715, or 8716 with TLS",
+    f"the masters; the default port is {MASTER_PORT}, or {MASTER_TLS_PORT} with TLS",
     required=True,
 )
 USER = Option("tubemq.user", not_blank, "a user name", "the user of the simple authenticator")
@@ -36,10 +33,9 @@ RPC_TIMEOUT_MS = Option(
     "tubemq.rpc.timeoutMs", whole_number(100, 600_000), "milliseconds, 100 to 600000", "timeout of one request",
     10_000,
 )  # fmt: skip
-RPC_FRAMING = Option(
+RPC_FRAMING = choice(
     "tubemq.rpc.framing",
-    one_of("auto", "standard", "prefixed"),
-    "auto, standard or prefixed",
+    ("auto", "standard", "prefixed"),
     "the framing of requests: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others; `auto` detects it",
     "auto",
 )
@@ -58,20 +54,16 @@ CONNECTIONS_IDLE_MS = Option(
     180_000,
 )
 
-CONNECTIONS_SHARED = Option(
+CONNECTIONS_SHARED = flag(
     "tubemq.connections.shared",
-    boolean,
-    "true or false",
+    True,
     "true: the tasks of a worker process reuse each other's connections; false: each task opens connections of its own "
     "and closes them at its end",
-    True,
 )
-TLS_ENABLED = Option(
+TLS_ENABLED = flag(
     "tubemq.tls.enabled",
-    boolean,
-    "true or false",
-    "true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it",
     False,
+    "true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it",
 )
 TLS_CA = Option(
     "tubemq.tls.ca",
@@ -125,11 +117,11 @@ class ClientSettings:
 
     masters: tuple[Address, ...]
     credentials: Credentials | None = None
-    rpc_timeout: float = 10.0
+    rpc_timeout: float = RPC_TIMEOUT_MS.preset / 1000
     framing: Framing | None = None
-    retry_for: float = 60.0
-    idle_for: float = 180.0
-    shared_connections: bool = True
+    retry_for: float = RETRY_MAX_ELAPSED_MS.preset / 1000
+    idle_for: float = CONNECTIONS_IDLE_MS.preset / 1000
+    shared_connections: bool = CONNECTIONS_SHARED.preset
     tls: TlsSettings | None = None
     are_proven: bool = field(default=False, compare=False)
     timings: Timings = field(default_factory=lambda: DEFAULT_TIMINGS)
@@ -140,7 +132,7 @@ class ClientSettings:
         """The port of brokers that the master lists without one. With TLS it is 8124 in release 2.5 and 8123 in release
         1.2. The client cannot tell the releases apart and assumes 2.5 (wire: BrokerConfEntity).
         """
-        return BROKER_PORT if self.tls is None else _BROKER_TLS_PORT
+        return BROKER_PORT if self.tls is None else BROKER_TLS_PORT
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> ClientSettings:
@@ -160,7 +152,7 @@ class ClientSettings:
 
 def _masters_over_tls(text: str) -> tuple[Address, ...]:
     return tuple(
-        address if ":" in given else address._replace(port=_MASTER_TLS_PORT)
+        address if ":" in given else address._replace(port=MASTER_TLS_PORT)
         for address, given in zip(parse_master_addresses(text), text.split(","), strict=True)
     )
 

@@ -8,18 +8,11 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from tubemq_spark.client.counters import Count
 from tubemq_spark.monitoring.report import BatchReport, EndReport, Query, SourceReport
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _PARTITION = ("query", "source", "topic", "broker", "partition")
-
-# Keys of a source's counters, and their metrics
-_COUNTERS = {
-    "retries": ("tubemq_spark_driver_retries", "Attempts that the driver's source repeated"),
-    "claimWaits": ("tubemq_spark_driver_claim_waits", "Waits of the driver for partitions that other consumers held"),
-    "losses": ("tubemq_spark_driver_losses", "Losses that the driver found and failOnDataLoss=false accepted"),
-    "lostEntries": ("tubemq_spark_driver_lost_entries", "Index entries of these losses, where the range is known"),
-}
 
 
 class MetricsServer:
@@ -65,7 +58,8 @@ class PrometheusMetrics:
             "tubemq_spark_query_failures", "Runs that ended with an error", ("query", "error"), registry=registry
         )
         self._counters = {
-            key: Counter(name, meaning, source, registry=registry) for key, (name, meaning) in _COUNTERS.items()
+            one.key: Counter(f"tubemq_spark_driver_{one.name.lower()}", one.text, source, registry=registry)
+            for one in Count
         }
         self._totals: dict[tuple[str, int, str], int] = {}  # by run, source and key: what was counted so far
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # by run: the labels of its lag

@@ -12,8 +12,10 @@ MAX_PREFIXED_LENGTH = 5 * 1024 * 1024  # the largest outer length that servers 1
 
 PROTOCOL_VERSION = 3  # org.apache.inlong.tubemq; it only selects the package of exception names
 
-MASTER_PORT = 8715
-BROKER_PORT = 8123
+# The servers' defaults
+MASTER_PORT, BROKER_PORT = 8715, 8123
+MASTER_TLS_PORT, BROKER_TLS_PORT = 8716, 8124
+WEB_PORT = 8080  # of a master
 
 INDEX_MSG_UNIT_SIZE = 28  # bytes of one index entry; every position is a multiple of it
 STORE_PARTITION_BASE = 10000  # partition id = store id * 10000 + number within the store

@@ -44,7 +44,8 @@ _SHARES = 12
 _GMT_8 = 8 * 60  # minutes
 LONGEST_WAIT = 300_000  # milliseconds, the most that TubeMQ allows for a rule of type 3
 _INT, _LONG = 2**31 - 1, 2**63 - 1  # the greatest numbers of Java's types
-_LEAST_LAG, _LEAST_DATA_WAIT = 21, 200
+_LEAST_LAG = 21
+LEAST_DATA_WAIT = 200  # milliseconds
 _MAX_TEXT = 100_000  # characters of a rule
 
 Owner = Literal["default", "group"]
@@ -247,7 +248,7 @@ def _data_limit(rule: Mapping[str, Any]) -> DataLimit:
     start, end = _time(rule["start"]), _time(rule["end"])
     lag = _number(rule["dltInM"], "dltInM", _LEAST_LAG, _LONG)
     limit = _number(rule["limitInM"], "limitInM", 0, _LONG)
-    wait_ms = _number(rule["freqInMs"], "freqInMs", _LEAST_DATA_WAIT)
+    wait_ms = _number(rule["freqInMs"], "freqInMs", LEAST_DATA_WAIT)
     if start >= end:
         raise ValueError(f"a rule must start before it ends: {rule}")
     return DataLimit(start, end, lag, limit * 1024 * 1024, wait_ms)

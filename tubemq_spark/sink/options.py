@@ -17,8 +17,9 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import (
     SOURCE_ONLY,
     Option,
-    boolean,
     check_names,
+    choice,
+    flag,
     listed,
     not_blank,
     one_of,
@@ -53,21 +54,17 @@ MAX_IN_FLIGHT_BYTES = Option(
     "how many bytes the unacknowledged messages of a task may have, each counted with 500 more; a task with more waits",
     MAX_BYTES,
 )
-STAMP_ROWS = Option(
+STAMP_ROWS = flag(
     "stampRows",
-    boolean,
-    "true or false",
+    False,
     "each message carries the row that it was made from, in the attributes `spark_id` (query or write), `spark_batch`, "
     "`spark_partition` and `spark_row`",
-    False,
 )
-EFFECTIVELY_ONCE = Option(
+EFFECTIVELY_ONCE = flag(
     "effectivelyOnce",
-    boolean,
-    "true or false",
+    False,
     "for streams: a batch or task that is attempted again sends only the rows that are not stored yet; rows are "
     "stamped, and carry `spark_digest` as well",
-    False,
 )
 EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
@@ -85,11 +82,10 @@ EFFECTIVELY_ONCE_MAX_OFFSETS = Option(
     "how many messages a task reads at most to find those that an earlier attempt has stored",
     10_000_000,
 )
-FAIL, SEND_AGAIN = "fail", "sendagain"
-EFFECTIVELY_ONCE_UNCERTAIN = Option(
+FAIL = "fail"
+EFFECTIVELY_ONCE_UNCERTAIN = choice(
     "effectivelyOnceUncertain",
-    one_of(FAIL, SEND_AGAIN),
-    "fail or sendAgain",
+    (FAIL, "sendAgain"),
     "what happens if it is unknown what an earlier attempt has stored: the task fails, or it sends rows again, which "
     "may store some twice",
     FAIL,
@@ -100,10 +96,9 @@ RECEIPTS = Option(
     "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
     "the folder of the receipts: one Parquet file per batch says where each row is stored",
 )
-MESSAGE_FORMAT = Option(
+MESSAGE_FORMAT = choice(
     "messageFormat",
-    one_of("raw", "inlongmsg"),
-    "raw or inlongmsg",
+    ("raw", "inlongmsg"),
     "`inlongmsg`: each row becomes an InLong pack with one message, and needs the columns `inlong_group` and "
     "`inlong_stream`",
     "raw",
@@ -150,10 +145,9 @@ COMPRESSION = Option(
 )
 
 DROP, DEAD_LETTER = "drop", "deadletter"
-FAILED_ROWS = Option(
+FAILED_ROWS = choice(
     "failedRows",
-    one_of(FAIL, DROP, DEAD_LETTER),
-    "fail, drop or deadLetter",
+    (FAIL, DROP, "deadLetter"),
     "what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
     "dropped, counted and logged, or go to `deadLetterTopic`",
     FAIL,
@@ -191,7 +185,7 @@ class EffectivelyOnceOptions:
     """The options of `effectivelyOnce`. `group` is the prefix of the bookmark groups."""
 
     group: str
-    max_offsets: int = 10_000_000
+    max_offsets: int = EFFECTIVELY_ONCE_MAX_OFFSETS.preset
     fails_when_uncertain: bool = True
     former_group: str | None = None  # never set; `QueryBookmarks.read` still asks for it
 
@@ -201,8 +195,8 @@ class PackLimits:
     """What a pack of InLong has at most: rows, and bytes. `wait` is in seconds."""
 
     rows: int
-    size: int = 100_000
-    wait: float = 1.0
+    size: int = INLONG_PACK_BYTES.preset
+    wait: float = INLONG_PACK_MS.preset / 1000
 
 
 @dataclass(frozen=True)
@@ -211,15 +205,15 @@ class SinkOptions:
 
     client: ClientSettings
     topic: str | None = None
-    max_in_flight: int = 1000
-    max_bytes: int = MAX_BYTES
-    stamp_rows: bool = False
+    max_in_flight: int = MAX_IN_FLIGHT.preset
+    max_bytes: int = MAX_IN_FLIGHT_BYTES.preset
+    stamp_rows: bool = STAMP_ROWS.preset
     effectively_once: EffectivelyOnceOptions | None = None
-    message_format: str = "raw"
+    message_format: str = MESSAGE_FORMAT.preset
     packs: PackLimits | None = None  # None if each row is a message
-    compression: str = "none"
+    compression: str = COMPRESSION.preset
     receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
-    failed_rows: str = FAIL
+    failed_rows: str = FAILED_ROWS.preset
     dead_letter_topic: str | None = None
 
     @classmethod

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from tubemq_spark import columns
 from tubemq_spark.errors import ConfigError
 
 
@@ -23,37 +24,37 @@ def _target(index: int) -> str:
     return f"CAST(nullif(split({_text('target')}, ':')[{index}], '') AS INT)"
 
 
-_COLUMNS = (
-    "CASE WHEN found.dead_value IS NULL THEN substring(content, head + 1) END AS value",
-    f"{_text('topic')} AS topic",
-    f"{_map('attributes')} AS attributes",
-    f"{_text('msg_type')} AS msg_type",
-    f"{_text('msg_time')} AS msg_time",
-    f"unbase64({_text('key')}) AS key",
-    f"{_target(0)} AS broker_id",
-    f"{_target(1)} AS partition",
-)
-_INLONG_COLUMNS = (
-    f"{_text('inlong_group')} AS inlong_group",
-    f"{_text('inlong_stream')} AS inlong_stream",
-    "timestamp_millis(CAST(found.dead_inlong_time AS BIGINT)) AS inlong_time",
-    f"{_map('inlong_attributes')} AS inlong_attributes",
-)
+_OTHERS = {
+    "value": "CASE WHEN found.dead_value IS NULL THEN substring(content, head + 1) END",
+    "msg_time": _text("msg_time"),
+    "key": f"unbase64({_text('key')})",
+    "broker_id": _target(0),
+    "partition": _target(1),
+    "inlong_time": "timestamp_millis(CAST(found.dead_inlong_time AS BIGINT))",
+}
+
+
+def _restored(column: columns.Column) -> str:
+    """Return the expression that makes the cell of `column`."""
+    by_kind = _map if column.kind == columns.TEXTS else _text
+    return f"{_OTHERS.get(column.name) or by_kind(column.name)} AS {column.name}"
+
+
 _NEEDED = ("value", "attributes", "topic", "broker_id", "partition", "message_id")
 
 _CONTENT = "aggregate(array_sort(pieces), X'', (start, piece) -> concat(start, piece.value))"
 _HEAD = "coalesce(CAST(attributes.dead_head AS INT), 0)"
 _FOUND = """CASE WHEN head = 0 THEN attributes ELSE
     map_concat(attributes, str_to_map(CAST(substring(content, 1, head) AS STRING), ',', '=')) END"""
-_OF_INLONG = [f"found.dead_{name}" for name in ("inlong_group", "inlong_stream", "inlong_time", "inlong_attributes")]
+_OF_INLONG = [f"found.dead_{column.name}" for column in columns.written("inlongmsg") if column.needs == columns.INLONG]
 
 
 def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
     """Return the rows that could not be sent; `dead` are messages of a dead letter topic as the source reads them.
 
-    Columns: `value` binary, `topic` string, `attributes` map<string,string>, `msg_type` string, `msg_time` string
-    (`yyyyMMddHHmm`), `key` binary, `broker_id` int, `partition` int. All cells are as they were, so a row is
-    still wrong where it was. Pieces are joined, and copies of a dead letter give one row; the order is lost.
+    Columns: `value` binary, `attributes` map<string,string>, `msg_type` string, `msg_time` string (`yyyyMMddHHmm`),
+    `topic` string, `key` binary, `broker_id` int, `partition` int. All cells are as they were, so a row is still wrong
+    where it was. Pieces are joined, and copies of a dead letter give one row; the order is lost.
     `message_format` is the format of the sink that could not write the rows: `inlongmsg` adds the columns
     `inlong_group`, `inlong_stream`, `inlong_time` (timestamp) and `inlong_attributes`.
 
@@ -87,7 +88,7 @@ def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
     )
     if message_format == "raw":
         rows = rows.where(_true_or(f"coalesce({', '.join(_OF_INLONG)}) IS NULL", _of_inlong()))
-    return rows.selectExpr(*_COLUMNS, *(_INLONG_COLUMNS if message_format == "inlongmsg" else ()))
+    return rows.selectExpr(*map(_restored, columns.written(message_format)))
 
 
 def _true_or(condition: str, error: Column) -> Column:

@@ -10,25 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import MapType, StringType, StructType
 
+from tubemq_spark.columns import BINARY, COLUMNS, INLONG, READ, STRING, TEXTS, TIMESTAMP, Kind, written
 from tubemq_spark.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -36,41 +27,12 @@ _log = logging.getLogger(__name__)
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-# What each column may be. Types are compared by class, because Spark's strings have collations, and maps null flags.
-_Kinds = tuple[str, tuple[type[DataType], ...]]
-_STRING: _Kinds = ("string", (StringType,))
-_BYTES: _Kinds = ("binary or string", (BinaryType, StringType))
-_TEXTS: _Kinds = ("map<string,string>", (MapType,))
-_INT: _Kinds = ("int", (IntegerType,))
-_LONG: _Kinds = ("bigint", (LongType,))
-_COLUMNS: Mapping[str, _Kinds] = {
-    "value": _BYTES,
-    "topic": _STRING,
-    "attributes": _TEXTS,
-    "msg_type": _STRING,
-    "msg_time": ("timestamp, or string of the form yyyyMMddHHmm", (TimestampType, StringType)),
-    "key": _BYTES,
-    "broker_id": _INT,
-    "partition": _INT,
-}
-# For `messageFormat=inlongmsg`, which makes a pack of InLong of each row.
-_INLONG_COLUMNS: Mapping[str, _Kinds] = {
-    "inlong_group": _STRING,
-    "inlong_stream": _STRING,
-    "inlong_time": ("timestamp", (TimestampType,)),
-    "inlong_attributes": _TEXTS,
-}
-# Further columns of a frame with the source's schema.
-_SOURCE_COLUMNS: Mapping[str, _Kinds] = {
-    "offset": _LONG,
-    "message_id": _LONG,
-    "inlong_index": _INT,
-    "corrupt": ("boolean", (BooleanType,)),
-}
-_ONLY_IN_SOURCE_SCHEMA = frozenset({"offset", "message_id"})
-_READ_POSITION = frozenset({"broker_id", "partition", "offset", "message_id", "inlong_index"})
-_TARGET = ("broker_id", "partition")
-_INLONG_NEEDED = ("inlong_group", "inlong_stream")
+_BY_NAME = {column.name: column for column in COLUMNS}
+_ONLY_IN_SOURCE_SCHEMA = {column.name for column in READ if column.written is None and column.needs is None}
+_READ_POSITION = {column.name for column in READ if column.is_position}
+_TARGET = [column.name for column in written() if column.is_position]
+_INLONG_COLUMNS = [column for column in written("inlongmsg") if column.needs == INLONG]
+_INLONG_NEEDED = [column.name for column in _INLONG_COLUMNS if column.requires]
 
 
 class Cells(NamedTuple):
@@ -116,11 +78,6 @@ class BadRowError(Exception):
 NOT_UTF8 = "it has bytes that are not UTF-8"
 
 
-def accepted_columns() -> Mapping[str, str]:
-    """Return the types of all columns that the sink takes, as texts for users; the last are for `inlongmsg`."""
-    return {name: expected for name, (expected, _) in {**_COLUMNS, **_INLONG_COLUMNS}.items()}
-
-
 def has_source_schema(names: Collection[str]) -> bool:
     """Return True if a frame with columns of these `names` has the source's own schema."""
     return not _ONLY_IN_SOURCE_SCHEMA.isdisjoint(names)
@@ -138,10 +95,10 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
     names = schema.fieldNames()
     is_copy = has_source_schema(names)
     _check_inlong(names, message_format, is_copy)
-    columns = {**_COLUMNS, **_INLONG_COLUMNS} if message_format == "inlongmsg" else _COLUMNS
-    accepted = ", ".join(f"{name} ({expected})" for name, (expected, _) in columns.items())
-    columns = {**columns, **_SOURCE_COLUMNS} if is_copy else columns
-    if unknown := [name for name in names if name not in columns]:
+    columns = written(message_format)
+    known = {column.name for column in (*columns, *(READ if is_copy else ()))}
+    if unknown := [name for name in names if name not in known]:
+        accepted = ", ".join(f"{column.name} ({column.expected})" for column in columns)
         missing = "" if "value" in names else ", and column 'value' is missing"
         them = "it" if len(unknown) == 1 else "them"
         raise ConfigError(
@@ -154,12 +111,13 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
             f"column 'value' (binary or string) is missing; the frame has {', '.join(names) or 'no columns'}"
         )
     for field in schema.fields:
-        expected, kinds = columns[field.name]
-        kind = field.dataType
+        column, kind = _BY_NAME[field.name], field.dataType
+        # By class, because Spark's strings have collations, and maps null flags.
+        kinds = (type(column.kind.spark), *([StringType] if column.or_string else []))
         parts = [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
         if not isinstance(kind, kinds) or not all(isinstance(part, StringType) for part in parts):
             raise ConfigError(
-                f"column '{field.name}' has the type {field.dataType.simpleString()}; expected {expected}: cast it"
+                f"column '{field.name}' has the type {kind.simpleString()}; expected {column.expected}: cast it"
             )
     for name, other in (_TARGET, _TARGET[::-1]):
         if name in names and other not in names and not is_copy:
@@ -175,7 +133,7 @@ def _check_inlong(names: Sequence[str], message_format: str, is_copy: bool) -> N
         if missing := [name for name in _INLONG_NEEDED if name not in names]:
             needed = " and ".join(_INLONG_NEEDED)
             raise ConfigError(f"{_columns(missing)} missing; messageFormat=inlongmsg needs {needed} (string)")
-    elif packs := [name for name in _INLONG_COLUMNS if name in names]:
+    elif packs := [column.name for column in _INLONG_COLUMNS if column.name in names]:
         raise ConfigError(f"{_columns(packs)} accepted only with messageFormat=inlongmsg; set that, or drop the column")
 
 
@@ -187,21 +145,21 @@ def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[
     names = batch.schema.names
     read = columns_read(tuple(names), topic)
     columns = {name: column for name, column in zip(names, batch.columns, strict=True) if name in read}
-    readers: Mapping[str, Callable[[Any], list[Any]]] = {
-        "value": _bytes,
-        "key": _bytes,
-        "msg_time": _times,
-        "inlong_time": lambda column: _since_epoch(column, _MILLISECOND),
-        "attributes": _maps,
-        "inlong_attributes": _maps,
-        "broker_id": pa.Array.to_pylist,
-        "partition": pa.Array.to_pylist,
-        "corrupt": pa.Array.to_pylist,
-    }
     cells: list[Iterable[Any]] = [
-        readers.get(name, _texts)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
+        _reader(name)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
     ]
     return map(Cells, *cells)
+
+
+@lru_cache(maxsize=32)
+def _reader(name: str) -> Callable[[pa.Array], list[Any]]:
+    """Return the function that makes cells of a column."""
+    if name == "inlong_time":
+        return partial(_since_epoch, unit=_MILLISECOND)
+    readers: Mapping[Kind, Callable[[pa.Array], list[Any]]] = {
+        BINARY: _bytes, STRING: _texts, TEXTS: _maps, TIMESTAMP: _times,
+    }  # fmt: skip
+    return readers.get(_BY_NAME[name].kind, pa.Array.to_pylist)
 
 
 def bodies_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> list[bytes] | None:

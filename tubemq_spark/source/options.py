@@ -15,7 +15,8 @@ from pyspark.sql import datasource
 from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import SINK_ONLY, Option, boolean, check_names, duration, one_of, whole_number
+from tubemq_spark.option_definition import SINK_ONLY, Option, check_names, choice, duration, flag, whole_number
+from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
@@ -29,10 +30,6 @@ _LIMIT = "a number of index entries, at least 1"
 _MILLISECONDS = "milliseconds, 0 or more"
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
 _ZONE = "a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone is"
-
-
-def _flag(name: str, default: bool, meaning: str) -> Option[bool]:
-    return Option(name, boolean, "true or false", meaning, default)
 
 
 SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, with all their partitions")
@@ -88,7 +85,7 @@ ENDING_TIMESTAMP = Option(
     _TIME,
     f"batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`; {_ZONE}",
 )
-FAIL_ON_DATA_LOSS = _flag(
+FAIL_ON_DATA_LOSS = flag(
     "failOnDataLoss",
     True,
     "whether to fail when messages that should be read are gone; with false, the loss is logged and reading goes on",
@@ -128,11 +125,11 @@ MAX_PARTITIONS_PER_TASK = Option(
     "maxPartitionsPerTask",
     whole_number(1),
     "a number, at least 1",
-    "how many partitions with at most 4000 new index entries may share one Spark task; without the option, at most "
-    "64 tasks share all of them",
+    f"how many partitions with at most {ENTRIES_PER_READ} new index entries may share one Spark task; without the "
+    "option, at most 64 tasks share all of them",
     shown_default="none",
 )
-COMMIT_OFFSETS = _flag(
+COMMIT_OFFSETS = flag(
     "commitOffsets",
     True,
     "whether the group's position follows the committed micro-batches; with false, the group keeps its position, but a "
@@ -147,15 +144,14 @@ HEADS_INTERVAL_MS = Option(
     "0, the brokers are asked whenever Spark asks",
     100,
 )
-PUSH_FILTERS = _flag(
+PUSH_FILTERS = flag(
     "pushFilters",
     False,
     "batch only: read only what the query's conditions need (requires spark.sql.python.filterPushdown.enabled=true)",
 )
-CORRUPT_MESSAGES = Option(
+CORRUPT_MESSAGES = choice(
     "corruptMessages",
-    one_of("fail", "skip", "keep"),
-    "fail, skip or keep",
+    ("fail", "skip", "keep"),
     "messages with a wrong check sum, attribute header or compressed body: `keep` returns their bytes as received and "
     "adds the column `corrupt`",
     "fail",
@@ -175,10 +171,9 @@ METADATA_INTERVAL_MS = Option(
     "how often to look for new partitions and brokers",
     30_000,
 )
-MESSAGE_FORMAT = Option(
+MESSAGE_FORMAT = choice(
     "messageFormat",
-    one_of("raw", "inlongmsg"),
-    "raw or inlongmsg",
+    ("raw", "inlongmsg"),
     "`inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row with more columns, and a "
     "message that is not a pack counts as corrupt",
     "raw",

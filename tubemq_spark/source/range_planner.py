@@ -15,7 +15,7 @@ from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.constants import ENTRIES_PER_READ, ReadStatus
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.metadata import Partition
@@ -31,7 +31,6 @@ Ranges = Mapping[Partition, tuple[int, int]]
 """Start and end of what is read of each partition."""
 
 _MAX_SHARED_TASKS = 64  # partitions with little to read share at most that many tasks
-_SMALL_RANGE = 4000  # index entries: about what one fetch reads
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -188,8 +187,8 @@ def ranges(start: Positions, end: Positions) -> dict[Partition, tuple[int, int]]
 def tasks(wanted: Sequence[T], sizes: Sequence[int], per_task: int | None) -> list[tuple[T, ...]]:
     """Return the ranges of each task: one, or up to `per_task` ranges with little to read (`sizes` in index entries).
     Without `per_task`, such ranges share tasks only if there are very many."""
-    small = [one for one, size in zip(wanted, sizes, strict=True) if size <= _SMALL_RANGE]
-    alone: list[tuple[T, ...]] = [(one,) for one, size in zip(wanted, sizes, strict=True) if size > _SMALL_RANGE]
+    small = [one for one, size in zip(wanted, sizes, strict=True) if size <= ENTRIES_PER_READ]
+    alone: list[tuple[T, ...]] = [(one,) for one, size in zip(wanted, sizes, strict=True) if size > ENTRIES_PER_READ]
     if per_task is None:
         per_task = max(1, -(-len(small) // _MAX_SHARED_TASKS))
     count = -(-len(small) // per_task)

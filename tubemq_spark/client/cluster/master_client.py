@@ -29,7 +29,7 @@ from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.auth import master_certificate
-from tubemq_spark.protocol.constants import Method, ServiceType
+from tubemq_spark.protocol.constants import MASTER_PORT, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_elsewhere
 from tubemq_spark.protocol.lifecycle import MEMBER, Lifecycle, MemberEvent, MemberState
@@ -133,7 +133,7 @@ class MasterClient:
                     raise
                 raise ConfigError(
                     f"{self.address} answers like a TubeMQ broker, not like a master ({error.message}). "
-                    "Check option 'tubemq.master': masters listen on 8715 by default"
+                    f"Check option 'tubemq.master': masters listen on {MASTER_PORT} by default"
                 ) from None
         raise TransportError(
             f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"

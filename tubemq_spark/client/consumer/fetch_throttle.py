@@ -14,12 +14,19 @@ from functools import lru_cache
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.protocol import flow_rules as flow
-from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, LONGEST_WAIT, SHARE_PERIOD, DataLimit, FlowRule, FlowRules
+from tubemq_spark.protocol.flow_rules import (
+    LEAST_DATA_WAIT,
+    LIMIT_PERIOD,
+    LONGEST_WAIT,
+    SHARE_PERIOD,
+    DataLimit,
+    FlowRule,
+    FlowRules,
+)
 
 _log = logging.getLogger(__name__)
 
 _NEGLIGIBLE = 0.01  # seconds: a shorter wait is skipped (wire: RmtDataCache.releaseIdlePartition)
-_MIN_WAIT = 200  # ms after a 452; no rule has less, but a broker whose limit is 0 reports 0 to clients that escape it
 _MEBIBYTE = 1024 * 1024
 
 
@@ -98,7 +105,8 @@ class FetchThrottle:
         """Record that the broker refused a fetch as too fast (452) and demands a wait of that many milliseconds."""
         now = self._clock.monotonic()
         self._budget.renew(now)
-        self._wait(now, max(min_limit_ms, _MIN_WAIT), self._rules.default, "the broker limits the speed (452)")
+        # A broker whose limit is 0 reports 0 to clients that escape it.
+        self._wait(now, max(min_limit_ms, LEAST_DATA_WAIT), self._rules.default, "the broker limits the speed (452)")
 
     def _wait(self, now: float, wait_ms: int, rule: FlowRule, what: str, level: int = logging.WARNING) -> None:
         self._next_fetch = max(self._next_fetch, now + min(wait_ms, LONGEST_WAIT) / 1000)

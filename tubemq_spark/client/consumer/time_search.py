@@ -20,14 +20,12 @@ from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
-from tubemq_spark.protocol.flow_rules import LONGEST_WAIT
+from tubemq_spark.protocol.flow_rules import LEAST_DATA_WAIT, LONGEST_WAIT
 from tubemq_spark.protocol.index_search import Payload, Reply, Search, time_in, whole_minute
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
-
-_LEAST_LIMIT_MS = 200  # the shortest pause that a broker demands from a group that reads too fast
 
 
 class _Refusal(NamedTuple):
@@ -157,7 +155,7 @@ def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
         if kind is NotFound.WAIT:
             refusal = _Refusal(f"{request.what}: {reply.errCode} {reply.errMsg}")
             if reply.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT:
-                pause = min(max(_LEAST_LIMIT_MS, reply.minLimitTime), LONGEST_WAIT) / 1000
+                pause = min(max(LEAST_DATA_WAIT, reply.minLimitTime), LONGEST_WAIT) / 1000
                 refusal = _Refusal(f"{refusal.text}, asked again after {pause:g} s", pause)
             break
     return None if search.found(begin.currOffset, found, again.maxOffset) else refusal

@@ -28,7 +28,15 @@ from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.constants import (
+    BROKER_PORT,
+    BROKER_TLS_PORT,
+    MASTER_PORT,
+    MASTER_TLS_PORT,
+    Framing,
+    Method,
+    ServiceType,
+)
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.rpc import RpcProtocol, SendReply
@@ -362,10 +370,11 @@ def connect(
         if probe is not found:
             probe.close()
     if found is None:
+        ports = (MASTER_PORT, BROKER_PORT) if tls is None else (MASTER_TLS_PORT, BROKER_TLS_PORT)
         raise TransportError(
             f"{address} accepts connections but does not answer within {timeout:g} s in either framing. "
             f"Check that it is the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
-            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)",
+            f"({', '.join(map(str, ports))} by default)",
             is_silence=True,
         )
     FRAMINGS()[address] = found.framing

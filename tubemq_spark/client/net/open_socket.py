@@ -20,6 +20,7 @@ from tubemq_spark.client.retries import Deadline
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.client.tls import ClientContext, TlsSettings, openssl_reason, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
+from tubemq_spark.protocol.constants import BROKER_TLS_PORT, MASTER_TLS_PORT
 from tubemq_spark.protocol.metadata import Address
 
 if sys.platform != "win32":
@@ -29,7 +30,9 @@ if sys.platform != "win32":
 Socket = socket.socket
 
 _DROP_UNSENT = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds
-_CHECK_PORT = "Check that it is the TLS port: masters listen on 8716 and brokers on 8124 by default"
+_CHECK_PORT = (
+    f"Check that it is the TLS port: masters listen on {MASTER_TLS_PORT} and brokers on {BROKER_TLS_PORT} by default"
+)
 
 # OpenSSL's X509_V_ERR_… (include/openssl/x509_vfy.h).
 _NOT_YET_VALID, _EXPIRED, _INVALID_PURPOSE, _HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH = 9, 10, 26, 62, 64

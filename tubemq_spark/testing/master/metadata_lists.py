@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from tubemq_spark.protocol.constants import BROKER_PORT, OFFSET_HISTORY
+from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import (
     Address,
     Broker,
@@ -25,8 +25,6 @@ from tubemq_spark.testing.master.text_forms import (
     format_consumer_topic,
     format_producer_topic,
 )
-
-_BROKER_TLS_PORT = 8124  # of brokers that announce none
 
 
 class BrokerList(NamedTuple):
@@ -65,7 +63,7 @@ class MetadataLists:
     def brokers(self, tls: bool) -> BrokerList:
         """Return all configured brokers. One id covers plain and TLS lists, and changes with either."""
         entries = self._entries()
-        blank_tls = BROKER_PORT if self._release is Release.V1_2 else _BROKER_TLS_PORT
+        blank_tls = BROKER_PORT if self._release is Release.V1_2 else BROKER_TLS_PORT
         lists = (
             [format_broker(_broker(entry, tls=False)) for entry in entries],
             [format_broker(_broker(entry, tls=True), blank_tls) for entry in entries],
@@ -145,5 +143,5 @@ class MetadataLists:
 
 
 def _broker(entry: BrokerEntry, tls: bool) -> Broker:
-    port = (entry.tls_port or _BROKER_TLS_PORT) if tls else entry.port
+    port = (entry.tls_port or BROKER_TLS_PORT) if tls else entry.port
     return Broker(entry.broker_id, Address(entry.host, port))

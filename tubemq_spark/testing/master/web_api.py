@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tubemq_spark.protocol.constants import OFFSET_HISTORY
+from tubemq_spark.protocol.constants import BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.deployment import deploy, undeploy
 from tubemq_spark.testing.web_port import Answer, Params, Redirect, WebError
@@ -112,7 +112,7 @@ class MasterWebApi:
                 "brokerPort": entry.port,
                 "brokerWebPort": self._servers.broker(broker_id).web.port,
                 "manageStatus": "online",
-                "brokerTLSPort": entry.tls_port or 8124,
+                "brokerTLSPort": entry.tls_port or BROKER_TLS_PORT,
                 "enableTLS": entry.tls_port is not None,
                 "runStatus": "running" if entry.online else "unRegister",
                 "subStatus": "idle",

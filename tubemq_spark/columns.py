@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of source and sink, in one table. Schemas, checks, dead letters and docs/reference/columns.md derive from
+it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import types
+
+
+class Kind(NamedTuple):
+    """The type of a column."""
+
+    arrow: pa.DataType
+    spark: types.DataType
+
+
+BINARY = Kind(pa.binary(), types.BinaryType())
+STRING = Kind(pa.string(), types.StringType())
+INT = Kind(pa.int32(), types.IntegerType())
+LONG = Kind(pa.int64(), types.LongType())
+BOOLEAN = Kind(pa.bool_(), types.BooleanType())
+TIMESTAMP = Kind(pa.timestamp("us", tz="UTC"), types.TimestampType())
+TEXTS = Kind(pa.map_(pa.string(), pa.string()), types.MapType(types.StringType(), types.StringType()))
+
+INLONG, CORRUPT = "messageFormat=inlongmsg", "corruptMessages=keep"
+
+
+class Column(NamedTuple):
+    """A column.
+
+    `read` and `written` are its texts for users, None if the source does not have it or the sink does not take it.
+    `needs` is the setting that it comes with. `or_string` is not blank if the sink takes strings too. A position says
+    where a message was read: copies ignore it. The sink `requires` it.
+    """
+
+    name: str
+    kind: Kind
+    read: str | None = None
+    written: str | None = None
+    needs: str | None = None
+    or_string: str = ""
+    is_position: bool = False
+    requires: bool = False
+
+    @property
+    def expected(self) -> str:
+        """The types that the sink takes, for users."""
+        return f"{self.kind.spark.simpleString()}{self.or_string}"
+
+
+COLUMNS = (
+    Column(
+        "value", BINARY, "the body, without the attributes", "required, not null",
+        or_string=" or string", requires=True,
+    ),
+    Column(
+        "attributes", TEXTS, "the producer's own attributes, or null without any", "no `,` or `=` in keys and values",
+    ),
+    Column(
+        "msg_type", STRING, "the type that readers filter by, or null",
+        "the type that readers filter by: 1 to 255 characters, without `,` and `=`",
+    ),
+    Column(
+        "msg_time", TIMESTAMP, "the producer's time, precise to the minute, or null",
+        "rounded down to the minute; a timestamp is written in UTC; default: now",
+        or_string=", or string of the form yyyyMMddHHmm",
+    ),
+    Column("topic", STRING, "the message's topic", "the row's topic; option `topic` overrides it"),
+    Column(
+        "key", BINARY, None, "rows with the same key go to the same partition, in order; it is not stored",
+        or_string=" or string",
+    ),
+    Column(
+        "broker_id", INT, "the broker that stores the message",
+        "with `partition` an explicit target: both or neither; ignored beside `offset` or `message_id`",
+        is_position=True,
+    ),
+    Column("partition", INT, "the partition's id at that broker", "see `broker_id`", is_position=True),
+    Column(
+        "offset", LONG, "the message's position in the store's index, in bytes, or null: see the notes",
+        is_position=True,
+    ),
+    Column("message_id", LONG, "the broker's id of the message, unique in a store", is_position=True),
+    Column(
+        "inlong_group", STRING, "attribute `groupId`, or `bid`", "with `messageFormat=inlongmsg`, required", INLONG,
+        requires=True,
+    ),
+    Column(
+        "inlong_stream", STRING, "attribute `streamId`, or `tid`", "with `messageFormat=inlongmsg`, required", INLONG,
+        requires=True,
+    ),
+    Column(
+        "inlong_time", TIMESTAMP, "attribute `t` or `dt`",
+        "with `messageFormat=inlongmsg`; default: the time of sending", INLONG,
+    ),
+    Column(
+        "inlong_attributes", TEXTS, "all attributes of the message inside the pack", "with `messageFormat=inlongmsg`",
+        INLONG,
+    ),
+    Column("inlong_index", INT, "the message's place in its pack, from 0", None, INLONG, is_position=True),
+    Column("corrupt", BOOLEAN, "true for a message whose bytes could not be decoded", None, CORRUPT),
+)  # fmt: skip
+READ = tuple(column for column in COLUMNS if column.read is not None)
+"""The columns of the source, in their order."""
+
+
+def written(message_format: str = "raw") -> tuple[Column, ...]:
+    """Return the columns that the sink takes for a value of option `messageFormat`."""
+    settings = (None, INLONG) if message_format == "inlongmsg" else (None,)
+    return tuple(column for column in COLUMNS if column.written is not None and column.needs in settings)
