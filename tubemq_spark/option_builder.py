@@ -237,7 +237,7 @@ def sink_options(
         topic: the topic of all rows; it wins over the column `topic`
         producer_max_in_flight: unanswered sends per connection. Default: 1000
         producer_max_in_flight_bytes: how many bytes the unacknowledged messages of a task may have, each counted with
-            1400 more; a task with more waits. Default: 67108864
+            500 more; a task with more waits. Default: 67108864
         failed_rows: what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the
             task, are dropped, counted and logged, or go to `deadLetterTopic`. Default: fail
         dead_letter_topic: the topic of such rows with `failedRows=deadLetter`

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -162,7 +163,7 @@ def seen_by(rpc: RpcProtocol, parts: list[bytes]) -> Seen:
                 assert all(answer.errCode == ErrCode.SUCCESS for answer in outcome)
                 seen += [ACK] * len(outcome)
             else:
-                seen.append(outcome)
+                seen.append("no reply" if isinstance(outcome, ProtocolError) else outcome)
         if error is not None:
             return [*seen, "error"]
     return seen
@@ -172,13 +173,17 @@ def plain_outcomes(parts: list[bytes], numbers: list[int]) -> Seen:
     """Return what the decoders of frames and envelopes make of a server's bytes."""
     seen: Seen = []
     decoder = FrameDecoder(Framing.STANDARD)
-    expected = iter(numbers)
+    left = deque(numbers)
     try:
         for part in parts:
             for serial_no, body in decoder.feed(part):
+                if serial_no not in left:
+                    raise ProtocolError("nobody waits for it")
+                while left[0] != serial_no:
+                    left.popleft()
+                    seen.append("no reply")
+                left.popleft()
                 reply = decode_reply(body, Method.SEND_MESSAGE)
-                if serial_no != next(expected, None):
-                    raise ProtocolError("out of order")
                 if isinstance(reply, Response) and reply.method != Method.SEND_MESSAGE:
                     raise ProtocolError("another method")
                 seen.append(ACK if _is_ack(reply) else reply)

@@ -144,12 +144,18 @@ def test_a_failure_has_its_place_among_the_outcomes() -> None:
     assert isinstance(failure, Response)
 
 
-def test_sends_are_answered_in_their_order() -> None:
+def test_a_send_before_one_that_is_answered_has_no_reply() -> None:
+    """A server answers them in their order."""
     rpc = RpcProtocol(Framing.STANDARD)
-    begin(rpc, 3)
-    with pytest.raises(ProtocolError, match="serial number 3, which no request waits for"):
-        rpc.receive(acknowledgement(1) + acknowledgement(3))
-    assert rpc.take_outcomes() == [1]
+    begin(rpc, 2)
+    begin(rpc, 2)
+    rpc.receive(acknowledgement(1) + acknowledgement(4))
+    before, second, third, last = rpc.take_outcomes()
+    assert (before, last, rpc.unanswered) == (1, 1, 0)
+    assert isinstance(second, ProtocolError)
+    assert isinstance(third, ProtocolError)
+    with pytest.raises(ProtocolError, match="serial number 2, which no request waits for"):
+        rpc.receive(acknowledgement(2))
 
 
 def test_sends_that_cannot_be_encoded_stay_unsent() -> None:

@@ -217,8 +217,10 @@ class ExactRange:
             self._cut(held._replace(bound=reply.begin))
         elif held is not None:
             self._complete(held.messages, held.begin, reply.begin)
-        elif reply.begin >= self.end:  # no entry since the last seek gave a message
+        elif reply is AT_END and not self._cursor.has_passed:  # nothing tells why no entry gave a message
             self._complete((), self._cursor.sought, self.end)
+        elif reply.begin >= self.end:
+            self._close()
         if self._state is State.READING and (reply.messages or self._entries.owns_store):  # all its entries must count
             self._held = reply
             if self._entries.has_positions and self._cursor.least_begin == reply.max_offset >= self.end:

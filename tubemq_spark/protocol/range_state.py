@@ -162,6 +162,11 @@ class ReadCursor:
         self._is_exact = False
 
     @property
+    def has_passed(self) -> bool:
+        """Whether the broker said since the seek that entries are of other partitions."""
+        return self._passes > 0
+
+    @property
     def passed_the_end(self) -> bool:
         return self._passes == _PASSES_TO_END
 

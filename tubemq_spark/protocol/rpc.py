@@ -12,8 +12,9 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_re
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.send_acks import AckShapes, Answer
 
-SendReply = int | list[Answer] | Response | Failure
-"""The next so many sends are stored, with these answers if they are wanted; or the reply to the next one."""
+SendReply = int | list[Answer] | Response | Failure | ProtocolError
+"""The next so many sends are stored, with these answers if they are wanted; or the reply to the next one, or that it
+will have none."""
 
 _SERIAL_NO_MASK = 0x7FFFFFFF  # an int32 on the wire, kept positive for readable logs
 
@@ -27,7 +28,7 @@ class RpcProtocol:
 
     Sends have an interface of their own, because there are many: `sends` gives them serial numbers, and
     `take_outcomes` returns what became of them. A server answers the sends of a connection in their order (wire:
-    NettyRpcServer); a reply out of this order is a `ProtocolError`.
+    NettyRpcServer). So if it answers a later one, those before it will have no reply.
     """
 
     def __init__(self, framing: Framing) -> None:
@@ -83,8 +84,8 @@ class RpcProtocol:
         replies: list[tuple[int, Response | Failure]] = []
         for serial_no, body in self._decoder.feed(data):
             try:
-                if self._sends and serial_no == self._sends[0].start:
-                    self._answer_send(body)
+                if any(serial_no in sends for sends in self._sends):
+                    self._answer_send(serial_no, body)
                 else:
                     replies.append((serial_no, self._reply(serial_no, body)))
             except ProtocolError as error:
@@ -106,8 +107,11 @@ class RpcProtocol:
                 break
         return memoryview(data)[start:]
 
-    def _answer_send(self, body: bytes) -> None:
-        """Take the reply to the oldest send."""
+    def _answer_send(self, serial_no: int, body: bytes) -> None:
+        """Take the reply to a send."""
+        while serial_no != self._sends[0].start:
+            self._outcomes.append(ProtocolError("the server answered a later send, and not this one"))
+            self._end_sends(1)
         answer = self._ack_shapes.learn(body)
         if answer is not None:
             self._stored(1, [answer] if self.wants_answers else None)

@@ -221,7 +221,7 @@ class BrokerChannel:
         stored: list[Stored] = []
         failed: list[tuple[RecordBatch, int, int, Outcome]] = []
         for reply in replies:
-            if isinstance(reply, Response | Failure):
+            if isinstance(reply, Response | Failure | ProtocolError):
                 batch, at, outcome = self._batches[0], self._batches[0].answered, _outcome(reply)
                 first = at
                 if failed and failed[-1][0] is batch and failed[-1][2:] == (at, outcome):
@@ -256,8 +256,8 @@ def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
         channel.timeout.attended_at = channel.settings.clock.monotonic()
 
 
-def _outcome(reply: Response | Failure) -> Outcome:
-    if isinstance(reply, Failure):
+def _outcome(reply: Response | Failure | ProtocolError) -> Outcome:
+    if not isinstance(reply, Response):
         return reply
     try:
         return parse(Answer, reply.data)
