@@ -101,8 +101,8 @@ class Sampler:
 
     def _write(self, file: IO[str]) -> None:
         found: dict[str, float] = {"at": round(self._since(), 1)}
-        # The claims come first, because the time of the sample says whether a broker was stopped. A server that restarts
-        # answers nothing, and the sample has no values of it.
+        # The claims come first, because the time of the sample says whether a broker was stopped. A server that
+        # restarts answers nothing, and the sample has no values of it.
         with suppress(OSError, HTTPException, AdminError):
             claims = self._tubemq.claims()
             found["claims"] = claims.total()
