@@ -101,9 +101,8 @@ class Sampler:
 
     def _write(self, file: IO[str]) -> None:
         found: dict[str, float] = {"at": round(self._since(), 1)}
-        for query in self._queries:
-            found |= self._of_query(query)
-        # A server that restarts answers nothing, and the sample has no values of it.
+        # The claims come first, because the time of the sample says whether a broker was stopped. A server that
+        # restarts answers nothing, and the sample has no values of it.
         with suppress(OSError, HTTPException, AdminError):
             claims = self._tubemq.claims()
             found["claims"] = claims.total()
@@ -112,6 +111,8 @@ class Sampler:
                     found[f"{query.name}.held"] = claims[query.group]
             found["registrations"] = self._tubemq.registrations()
             found["connections"] = connections(self._tubemq.ports())
+        for query in self._queries:
+            found |= self._of_query(query)
         with self._outputs.lock:
             found["acknowledged"] = self._ledger.acknowledged
             for query in self._queries:
