@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CALLERS = [".ci/run", ".github/workflows/ci.yml", ".github/workflows/release.yml"]
+WORKFLOWS = sorted(str(file.relative_to(ROOT)) for file in (ROOT / ".github" / "workflows").iterdir())
+CALLERS = [".ci/run", *WORKFLOWS]
 
 
 def targets_of(makefile: str) -> set[str]:
@@ -30,6 +31,13 @@ def test_called_targets_exist(caller: str) -> None:
     called = called_in((ROOT / caller).read_text(encoding="utf-8"))
     assert called
     assert called <= targets_of((ROOT / "Makefile").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_actions_are_pinned_by_commit(workflow: str) -> None:
+    uses = re.findall(r"uses: (.+)", (ROOT / workflow).read_text(encoding="utf-8"))
+    assert uses
+    assert [one for one in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v[\d.]+", one)] == []
 
 
 @pytest.mark.parametrize(
