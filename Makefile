@@ -8,7 +8,6 @@ PY := $(VENV)/bin/python
 # of their names: the slow ones are not the last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # With CI=true the log ends with how much of the code ran, without what Spark's own processes ran. It costs half as much time again.
-COVERAGE := $(if $(filter true,$(CI)),--cov=tubemq_spark --cov-report=term:skip-covered)
 CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 
 # Spark starts many Python processes. Without the stored bytecode, each would compile this package again.
@@ -27,10 +26,10 @@ demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show
 	$(PY) -m tubemq_spark.cli demo
 
 test: prepared  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
-	$(PYTEST) -m "not thorough" $(COVERAGE)
+	$(PYTEST) -m "not thorough"
 
-test-all: prepared  ## the same with the thorough tests: real servers, wide matrices, the wrap of message ids
-	$(PYTEST) --durations=30
+test-all: prepared  ## the same with the thorough tests, and the coverage: real servers, wide matrices, the wrap of message ids
+	$(PYTEST) --durations=30 --cov=tubemq_spark --cov-report=term:skip-covered
 
 .PHONY: prepared spark-classes
 prepared: $(STAMP)
