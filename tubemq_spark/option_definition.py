@@ -149,7 +149,7 @@ def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no whole number") from None
+            raise ValueError(f"{text!r} is not a whole number") from None
         if not least <= number <= most:
             raise ValueError(f"{number} is not between {least} and {most}")
         return number
@@ -167,7 +167,7 @@ def duration(text: str) -> float:
     """Return the seconds of a duration in Spark's format: a number of milliseconds, or a number and one of `_UNITS`."""
     found = _DURATION.fullmatch(text.lower())
     if found is None or found[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no number with a unit")
+        raise ValueError(f"{text!r} is not a number with a unit")
     return int(found[1]) * _UNITS[found[2]]
 
 

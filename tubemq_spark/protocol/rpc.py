@@ -18,8 +18,8 @@ class RpcProtocol:
     """The client side of one connection, without the I/O.
 
     `request` returns the serial number and the bytes to send; `receive` returns the replies in the received bytes. It
-    raises `ProtocolError` for bytes that are no reply, a reply that no request waits for, or one of another method. If
-    replies came before the error, it returns them first and raises at the next call, and at all later ones.
+    raises `ProtocolError` for bytes that are not a reply, a reply that no request waits for, or one of another method.
+    If replies came before the error, it returns them first and raises at the next call, and at all later ones.
 
     The sends of a run are counted in `acknowledged` while the server acknowledges them in their order, as it usually
     does. Any other reply to one of them ends all runs: then `receive` returns it, and each later one.
@@ -48,7 +48,7 @@ class RpcProtocol:
         return 1 in (first, next(iter(self._methods), 0))
 
     def can_begin_run(self, count: int) -> bool:
-        """Whether `count` sends can be a run: not in another framing, or where serial numbers start anew."""
+        """Whether `count` sends can be a run: not in another framing, or where serial numbers start again."""
         return self._framing is Framing.STANDARD and self._last_serial_no + count < _SERIAL_NO_MASK
 
     def begin_run(self, count: int) -> int:

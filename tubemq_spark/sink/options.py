@@ -33,7 +33,7 @@ _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
 def _group(text: str) -> str:
     name = text.strip()
     if not _GROUP_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is no name of a group")
+        raise ValueError(f"{text!r} is not a name of a group")
     for suffix in ("_look", "_task"):  # before a number: `partition_scan` and `task_mark`
         if name.endswith(suffix):
             raise ValueError(f"{text!r} would share groups with {name.removesuffix(suffix)!r}")
