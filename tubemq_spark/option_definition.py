@@ -123,20 +123,6 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
     raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 
 
-# Options of only one side. The names are here because source and sink do not import each other.
-SOURCE_ONLY = (
-    "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
-    "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
-    "headsIntervalMs",
-    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "maxUnpackedBytes",
-)  # fmt: skip
-SINK_ONLY = (
-    "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
-    "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
-    "receipts", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "compression",
-)  # fmt: skip
-
 # Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.
 _SPARK_OPTIONS = frozenset(
     {"path", "paths", "checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}

@@ -14,8 +14,8 @@ from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.option_builder import SOURCE_ONLY
 from tubemq_spark.option_definition import (
-    SOURCE_ONLY,
     Option,
     check_names,
     choice,
