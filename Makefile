@@ -7,7 +7,6 @@ PY := $(VENV)/bin/python
 # Three at once on two cores, because many tests wait. Tests share servers and Spark within a process, so whole files go to each, in the order
 # of their names: the slow ones are not the last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-# With CI=true the log ends with how much of the code ran, without what Spark's own processes ran. It costs half as much time again.
 CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 
 # Spark starts many Python processes. Without the stored bytecode, each would compile this package again.

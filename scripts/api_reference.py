@@ -51,7 +51,8 @@ def document() -> str:
 def _public_names(module: Any) -> list[str]:
     listed = getattr(module, "__all__", None)
     if listed is not None:
-        return [name for name in listed if name not in _HIDDEN]
+        errors = "tubemq_spark.errors"  # a section of their own
+        return [name for name in listed if name not in _HIDDEN and getattr(module, name).__module__ != errors]
     return [
         name
         for name, value in vars(module).items()

@@ -31,8 +31,8 @@ together in several places; their beginning or end is listed then.
 CODES = """\
 ## Error codes of the servers
 
-TubeMQ's servers reply with these codes. The table says what the connector does first. If it retries in vain, it raises
-the error.
+TubeMQ's servers reply with these codes. The table says what the connector does first. If retries do not help, it
+raises the error.
 """
 
 SHOWN = """\

@@ -52,7 +52,7 @@ LINES: Mapping[str, Line] = {
     # Source
     "claim-wait": Line(
         "Another consumer of the group, or another scan of the same data, holds the partition; the reader waits.",
-        "If it is no other scan: stop the other consumer, or use another `tubemq.group`.",
+        "If it is not another scan: stop the other consumer, or use another `tubemq.group`.",
     ),
     "data-loss": Line(
         "Messages are lost. `failOnDataLoss` is false, so the query goes on. The line has the exact range.",

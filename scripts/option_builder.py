@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tubemq_spark import option_definition as generic
+from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
 from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import parse_master_addresses
@@ -34,6 +35,8 @@ from datetime import datetime
 from typing import Literal
 
 __all__ = ["sink_options", "source_options"]
+
+# Source and sink accept each other's options, and do not import each other.
 '''
 
 FUNCTION = '''
@@ -93,7 +96,20 @@ _MADE_BY = {  # the functions that return parsers
 def document() -> str:
     """Return the text of the module."""
     source = _function("source_options", "a read or a stream", "source", SOURCE_OPTIONS)
-    return HEAD + source + _function("sink_options", "a write or a streaming write", "sink", SINK_OPTIONS) + TAIL
+    names = _names("SOURCE_ONLY", SOURCE_OPTIONS) + _names("SINK_ONLY", SINK_OPTIONS)
+    return (
+        HEAD + names + source + _function("sink_options", "a write or a streaming write", "sink", SINK_OPTIONS) + TAIL
+    )
+
+
+def _names(constant: str, options: Sequence[Option[Any]]) -> str:
+    names = textwrap.fill(
+        ", ".join(f'"{option.name}"' for option in options if option not in CLIENT_OPTIONS),
+        116,
+        initial_indent="    ",
+        subsequent_indent="    ",
+    )
+    return f"{constant} = (\n{names},\n)  # fmt: skip\n"
 
 
 def python_name(option: Option[Any]) -> str:

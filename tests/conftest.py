@@ -33,7 +33,7 @@ os.environ["SPARK_HOME"] = str(spark_home())
 # The replies of tests are small. This process decodes them as columns, too; Spark's workers do as users' do.
 broker_requests.COLUMNS_FROM = 0
 
-# Hypothesis tries the same examples every time in CI, random ones elsewhere. A slow machine is no failure.
+# Hypothesis tries the same examples every time in CI, random ones elsewhere. A slow machine is not a failure.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")

@@ -18,7 +18,7 @@ _ID = re.compile(r"\[([a-z]+(?:-[a-z]+)*)\] \S")
 
 
 def texts(source: str) -> Iterator[str]:
-    """Yield the texts of all warnings and errors in `source`; the code of what is no text."""
+    """Yield the texts of all warnings and errors in `source`; the code of what is not text."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="_log" | "log"), attr=level), args=args):

@@ -59,7 +59,7 @@ def test_it_has_a_title_and_a_plot(file: Path) -> None:
 
 
 def test_it_says_where_it_never_ran(file: Path) -> None:
-    says = "> **Never run on Databricks.**" in source_of(cells_of(file)[0])
+    says = "> **Not yet tested on Databricks.**" in source_of(cells_of(file)[0])
     assert says is (file.stem == "databricks")
 
 

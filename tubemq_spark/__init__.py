@@ -6,6 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tubemq_spark import default_logging
+from tubemq_spark.errors import (
+    AuthError,
+    ConfigError,
+    DataLossError,
+    FencedError,
+    NoTimesError,
+    PartitionOccupiedError,
+    PositionMovedError,
+    ProtocolError,
+    ServerError,
+    TransportError,
+    TubeMQError,
+)
 
 if TYPE_CHECKING:
     from tubemq_spark.option_builder import sink_options, source_options
@@ -17,7 +30,25 @@ if TYPE_CHECKING:
 
 default_logging.install()
 
-__all__ = ["__version__", "check", "register", "restore", "sink_options", "source_options"]
+__all__ = [
+    "AuthError",
+    "ConfigError",
+    "DataLossError",
+    "FencedError",
+    "NoTimesError",
+    "PartitionOccupiedError",
+    "PositionMovedError",
+    "ProtocolError",
+    "ServerError",
+    "TransportError",
+    "TubeMQError",
+    "__version__",
+    "check",
+    "register",
+    "restore",
+    "sink_options",
+    "source_options",
+]
 
 
 def __getattr__(name: str) -> object:

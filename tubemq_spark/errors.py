@@ -13,8 +13,8 @@
     ├── TransportError           the network: it failed for longer than the retries
     └── ProtocolError            the peer: it sent invalid bytes
 
-All errors can be pickled, because Spark sends them from process to process. Each class says its `cause` and its
-`remedy` for users: docs/errors.md shows them (`make docs`).
+All are names of `tubemq_spark`, too. All can be pickled, because Spark sends them from process to process. Each class
+says its `cause` and its `remedy` for users: docs/errors.md shows them (`make docs`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,20 @@ from typing import Literal
 
 __all__ = ["sink_options", "source_options"]
 
+# Source and sink accept each other's options, and do not import each other.
+SOURCE_ONLY = (
+    "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
+    "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
+    "headsIntervalMs", "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat",
+    "maxUnpackedBytes",
+)  # fmt: skip
+SINK_ONLY = (
+    "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
+    "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
+    "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "compression",
+)  # fmt: skip
+
 
 def source_options(
     *,

@@ -123,20 +123,6 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
     raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 
 
-# Options of only one side. The names are here because source and sink do not import each other.
-SOURCE_ONLY = (
-    "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
-    "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
-    "headsIntervalMs",
-    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "maxUnpackedBytes",
-)  # fmt: skip
-SINK_ONLY = (
-    "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
-    "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
-    "receipts", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "compression",
-)  # fmt: skip
-
 # Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.
 _SPARK_OPTIONS = frozenset(
     {"path", "paths", "checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}
@@ -149,7 +135,7 @@ def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no whole number") from None
+            raise ValueError(f"{text!r} is not a whole number") from None
         if not least <= number <= most:
             raise ValueError(f"{number} is not between {least} and {most}")
         return number
@@ -167,7 +153,7 @@ def duration(text: str) -> float:
     """Return the seconds of a duration in Spark's format: a number of milliseconds, or a number and one of `_UNITS`."""
     found = _DURATION.fullmatch(text.lower())
     if found is None or found[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no number with a unit")
+        raise ValueError(f"{text!r} is not a number with a unit")
     return int(found[1]) * _UNITS[found[2]]
 
 

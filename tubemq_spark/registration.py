@@ -26,7 +26,7 @@ def register(spark: SparkSession) -> None:
 
     - in a notebook, if the package was installed after Spark had started, for example with `%pip`;
     - where PYSPARK_DRIVER_PYTHON is set and is not the same as PYSPARK_PYTHON, such as `jupyter`: Spark looks for data
-      sources with the first, and fails if that is no Python with the package. A registered one runs with the second;
+      sources with the first, and fails if that is not a Python with the package. A registered one runs with the second;
     - with `--py-files` or `addPyFile`, which Spark's own look-up does not see;
     - on platforms that do not look for data sources at all.
 

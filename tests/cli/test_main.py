@@ -286,7 +286,7 @@ def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
     assert "lag 0" in done.stdout
     assert f"tubemq-spark broker --port {MASTER_PORT}" in done.stdout
     assert done.stdout.count(f'"tubemq.master", "127.0.0.1:{MASTER_PORT}"') == 2  # for the reader and for the writer
-    assert "\x1b" not in done.stdout  # because it is no terminal
+    assert "\x1b" not in done.stdout  # because it is not a terminal
     assert list(tmp_path.iterdir()) == []
 
 

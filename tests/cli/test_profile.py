@@ -85,7 +85,7 @@ def test_a_profile_is_found(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("master", "no TOML"),
+        ("master", "not TOML"),
         ('mastr = "one:1"\n', "did you mean 'tubemq.master'"),
         ('master = "one:1"\n[admin]\ntokn = "t"\n', "[admin] takes address, token only, not tokn"),
         ('user = "alice"\n', "no master is named"),

@@ -440,7 +440,7 @@ def test_a_key_of_another_certificate_is_a_config_error(
     authority: Authority, client_cert: Certificate, server_cert: Certificate
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"'tubemq\.tls\.key': .* are no PEM certificate and its private key \(key val"
+        ConfigError, match=r"'tubemq\.tls\.key': .* are not a PEM certificate and its private key \(key val"
     ):
         tls_context(trusting(authority, client_cert, key=str(server_cert.key)))
 

@@ -199,7 +199,7 @@ class Player:
             ends.append(self.file_end())
 
     def _no_envelope(self, step: Mapping[str, Any]) -> Reply:
-        """Send a frame whose body is no request."""
+        """Send a frame whose body is not a request."""
         to_master = step["server"] == "master"
         line = self._target.line(to_master)
         body = line.receive_or_silence(line.send(bytes.fromhex(step["data"])), _QUESTIONS[to_master])

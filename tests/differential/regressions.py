@@ -91,7 +91,7 @@ def _scripts() -> Iterator[Script]:
             yield _raw(server, service, method, data="ff", timeout=0)
             yield _raw(server, service, method, data="")
 
-    # A stream that ends within a length is no protobuf error (protobuf's parseDelimitedFrom).
+    # A stream that ends within a length is not a protobuf error (protobuf's parseDelimitedFrom).
     for server in ("master", "broker"):
         for data in ("00", "ff", "0102030405", "ffffffff0f", "0208", "020800"):
             yield Script("calm1", ({"call": "no_envelope", "server": server, "data": data},))

@@ -205,7 +205,7 @@ def make_rule(chance: random.Random) -> str:
 
 
 def accepts_rule(given: str) -> bool:
-    """Limits are in TubeMQ's ranges, and JSON that is no list of records is refused."""
+    """Limits are in TubeMQ's ranges, and JSON that is not a list of records is refused."""
     try:
         found = Limits.parse(given)
     except ProtocolError:

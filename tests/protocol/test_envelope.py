@@ -83,7 +83,7 @@ def test_the_simple_name_has_no_package(name: str, simple: str) -> None:
         (FLAG + b"\x02\x08\x00", "length of its RspResponseBody"),
         (FLAG + b"\x02\x08\x00" + b"\x00", "RspResponseBody came without method"),
         (FLAG + b"\x02\x08\x01" + b"\x00", "RspExceptionBody came without exceptionName"),
-        (FLAG + b"\x02\xff\xff", "no ResponseHeader"),
+        (FLAG + b"\x02\xff\xff", "not a ResponseHeader"),
     ],
 )
 def test_refuses_bytes_that_are_no_reply(body: bytes, reason: str) -> None:

@@ -160,13 +160,13 @@ def test_refuses_a_fetch_that_begins_between_two_entries() -> None:
     reader = ExactRange(PARTITION, 0, 280, owns_store=False)
     reader.commands()
     reader.on_seek(0, 280)
-    with pytest.raises(ProtocolError, match="no index position"):
+    with pytest.raises(ProtocolError, match="not an index position"):
         reader.on_fetch(5, 280, ())
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (28, 0), (-28, 28), (1, 28), (0, 29)])
 def test_refuses_invalid_ranges(start: int, end: int) -> None:
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="not a range"):
         ExactRange(PARTITION, start, end, owns_store=False)
 
 

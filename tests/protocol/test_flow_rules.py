@@ -135,11 +135,11 @@ def test_the_smallest_numbers_of_a_data_limit(change: dict[str, Any]) -> None:
     ids=lambda text: text[:60],
 )
 def test_refuses_or_ignores_invalid_rules(text: str) -> None:
-    with pytest.raises(ProtocolError, match="is no flow rule"):
+    with pytest.raises(ProtocolError, match="is not a flow rule"):
         Limits.parse(text)
     rule = FlowRule.received("group", 5, text)
     assert (rule.rule_id, rule.limits) == (5, Limits())
-    assert "is no flow rule" in rule.problem
+    assert "is not a flow rule" in rule.problem
 
 
 JSON = st.recursive(

@@ -148,7 +148,7 @@ def test_attributes_round_trip(own: dict[str, str] | None, msg_type: str | None,
         (None, " a", None, "msg_type ' a' must have"),
         (None, "a,b", None, "msg_type 'a,b' contains"),
         (None, "x" * 256, None, "must have 1 to 255 characters"),
-        (None, None, "2024010100", "no time of the form"),
+        (None, None, "2024010100", "not a time of the form"),
     ],
 )
 def test_refuses_invalid_attributes(

@@ -47,7 +47,7 @@ NO_ADDRESSES = (
 
 @pytest.mark.parametrize("text", NO_ADDRESSES.split("|"))
 def test_refuses_invalid_master_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no (host:port|port)"):
+    with pytest.raises(ValueError, match=r"is not (host:port|a port)"):
         parse_master_addresses(text)
 
 
@@ -78,7 +78,7 @@ def test_brokers(text: str, broker: Broker | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "1:h", "x:h:1", ":h:1", "1_0:h:1", "٣:h:1"])
 def test_refuses_invalid_brokers(text: str) -> None:
-    with pytest.raises(ProtocolError, match="is no"):
+    with pytest.raises(ProtocolError, match="is not "):
         parse_broker(text)
 
 
@@ -137,7 +137,7 @@ def test_refuses_invalid_topics(parse: Callable[[str], object], text: str) -> No
 
 
 def test_refuses_a_message_size_that_is_no_number() -> None:
-    with pytest.raises(ProtocolError, match="'x' in 'demo#1:3:1#x' is no number"):
+    with pytest.raises(ProtocolError, match="'x' in 'demo#1:3:1#x' is not a number"):
         parse_producer_topic("demo#1:3:1#x")
 
 
@@ -158,7 +158,7 @@ def test_a_claim_in_a_heartbeat_and_in_its_failure_info() -> None:
     "text", ["", "411", "411:1:h:1", "411:1:h:1#demo", "x:1:h:1#demo:1", "411:1:h:1#demo:x", "#demo:1"]
 )
 def test_refuses_invalid_failure_infos(text: str) -> None:
-    with pytest.raises(ProtocolError, match="is no"):
+    with pytest.raises(ProtocolError, match="is not "):
         parse_failure_info(text)
 
 

@@ -52,7 +52,7 @@ def call(url: str, params: dict[str, object]) -> dict[str, Any]:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise AdminError(f"{params['method']} at {url}: the answer is no JSON: {text[:300]!r}") from None
+        raise AdminError(f"{params['method']} at {url}: the answer is not JSON: {text[:300]!r}") from None
     if not isinstance(answer, dict) or not answer.get("result"):
         raise AdminError(f"{params['method']} at {url} with {params}: {text[:1000]}")
     return answer

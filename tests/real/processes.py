@@ -20,8 +20,8 @@ _TAIL = 3000
 class Processes:
     """Starts named processes; a guard process kills them if this one dies.
 
-    The kernel's parent-death signal is no alternative: it also comes when the *thread* that started the process ends,
-    and needs code between fork and exec, which Python discourages in a program with threads.
+    The kernel's parent-death signal is not an alternative: it also comes when the *thread* that started the process
+    ends, and needs code between fork and exec, which Python discourages in a program with threads.
     """
 
     def __init__(self, folder: Path, *, remove: bool) -> None:

@@ -232,7 +232,7 @@ def parquet_with(name: bytes) -> bytes:
         (parquet_with(b"append_team"), "has other columns"),
         (None, "has other columns"),
     ],
-    ids=["empty", "half", "name that is no text", "another name", "another table"],
+    ids=["empty", "half", "name that is not text", "another name", "another table"],
 )
 def test_a_file_without_receipts_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, problem: str

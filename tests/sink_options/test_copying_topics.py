@@ -72,7 +72,7 @@ def test_a_topic_is_copied(
 @pytest.mark.column("broker_id", "partition")
 @pytest.mark.parametrize("kept", [("offset",), ("message_id",), ("broker_id", "message_id"), tuple(ORIGIN)])
 def test_the_position_a_row_was_read_from_is_no_target(cluster: Cluster, demo: str, kept: tuple[str, ...]) -> None:
-    """Half of a position is no target either."""
+    """Half of a position is not a target either."""
     save(cluster, [{"value": b"a", **{name: ORIGIN[name] for name in kept}}], demo)
     assert bodies(cluster, demo) == [b"a"]
 

@@ -80,14 +80,14 @@ BAD_ROWS = {
     "blank type": BadRow("msg_type", {"msg_type": " "}, "msg_type ' ' must have 1 to 255 characters"),
     "long type": BadRow("msg_type", {"msg_type": "x" * 256}, "must have 1 to 255 characters"),
     "type with ,": BadRow("msg_type", {"msg_type": "a,b"}, "msg_type 'a,b' contains ','"),
-    "no time": BadRow("msg_time", {"msg_time": "tomorrow"}, "msg_time 'tomorrow' is no time of the form yyyyMMddHHmm"),
-    "no such day": BadRow("msg_time", {"msg_time": "202602300000"}, "msg_time '202602300000' is no time of the form"),
+    "no time": BadRow("msg_time", {"msg_time": "tomorrow"}, "msg_time 'tomorrow' is not a time of the form yyyyMM"),
+    "no such day": BadRow("msg_time", {"msg_time": "202602300000"}, "'202602300000' is not a time of the form"),
     "no group": BadRow("inlong_group", {**PACK, "inlong_group": None}, "it is null", PACKS),
     "empty stream": BadRow("inlong_stream", {**PACK, "inlong_stream": ""}, "it is empty", PACKS),
     "group with &": BadRow(
         "inlong_group", {**PACK, "inlong_group": "a&b"}, "the name 'a&b' contains '&' or '='", PACKS
     ),
-    "stream that is no type": BadRow("inlong_stream", {**PACK, "inlong_stream": "a,b"}, "'a,b' contains ','", PACKS),
+    "stream that is not a type": BadRow("inlong_stream", {**PACK, "inlong_stream": "a,b"}, "'a,b' contains ','", PACKS),
     "attribute with &": BadRow(
         "inlong_attributes", {**PACK, "inlong_attributes": {"a": "b&c"}}, "attribute a 'b&c' contains '&'", PACKS
     ),

@@ -22,7 +22,7 @@ class Quantity:
     unit: str
     label: str
     is_count: bool = False
-    """Whether a difference of one is no growth: a count of 9 cannot change by less than 11 %."""
+    """Whether a difference of one is not growth: a count of 9 cannot change by less than 11 %."""
     is_mean: bool = False
     """Whether the mean is compared instead of the median, for what is zero most of the time."""
 

@@ -126,7 +126,7 @@ def test_a_topic_created_anew_is_noticed_while_the_query_catches_up(
         tubemq.delete_topic(topic)
         tubemq.create_topic(topic, partitions)
     story.send(300, flush=True)
-    with pytest.raises(DataLossError, match=r"has other messages from 0 on.*the topic was created anew"):
+    with pytest.raises(DataLossError, match=r"has other messages from 0 on.*the topic was created again"):
         story.read()
 
 

@@ -42,7 +42,7 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "nowhere": (lambda t: t.create_topic("new", brokers=[]), "needs at least one broker"),
     "to keep less than nothing": (lambda t: t.expire("demo", keep=-1), "0 messages or more"),
     "restriction of an open topic": (lambda t: t.restrict("demo", "g", "a"), "not under authorisation"),
-    "no flow rule": (lambda t: t.set_flow_rule("[{}]"), "no flow rule"),
+    "no flow rule": (lambda t: t.set_flow_rule("[{}]"), "not a flow rule"),
     "no TLS": (lambda t: t.tls_master, "tls=TLSFiles"),
 }
 

@@ -51,7 +51,7 @@ def test_trim_removes_control_characters() -> None:
 
 @pytest.mark.parametrize("text", ["", "+", "1 ", "1_0", "x", "9223372036854775808", "-9223372036854775809"])
 def test_parse_long_refuses_other_texts(text: str) -> None:
-    with pytest.raises(ValueError, match="is no long"):
+    with pytest.raises(ValueError, match="is not a long"):
         parse_long(text)
 
 

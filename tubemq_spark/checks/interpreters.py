@@ -2,7 +2,7 @@
 """Check `interpreter`: the Python that Spark starts for workers, without Spark.
 
 Workers use PYSPARK_PYTHON, else `python3` on the PATH. Spark looks for data sources with PYSPARK_DRIVER_PYTHON if that
-is set, and plans and runs what it found with that program, too. If it is no Python, such as `jupyter`, the look-up
+is set, and plans and runs what it found with that program, too. If it is not a Python, such as `jupyter`, the look-up
 fails. What `register` registered runs with PYSPARK_PYTHON (tried on Spark 4.3 in client mode).
 """
 
@@ -83,7 +83,7 @@ def _check(command: str, is_set: bool, driver: Interpreter, place: str) -> Itera
 
 def describe(python: str) -> Interpreter:
     """Return what the program `python` has installed. Raise `OSError`, `SubprocessError`, `ValueError` or `KeyError` if
-    it is no Python interpreter that answers."""
+    it is not a Python interpreter that answers."""
     source = inspect.getsource(worker_probe)
     done = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=_SECONDS, check=True)
     return Interpreter.from_report(json.loads(done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""))

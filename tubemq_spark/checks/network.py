@@ -89,7 +89,7 @@ def _unreachable(server: Server, place: str, error: TransportError) -> CheckResu
 
 
 def _framing(settings: ClientSettings, server: Server, place: str, seconds: float) -> CheckResult:
-    """Find out the framing anew, whatever this process knows and the options say."""
+    """Find out the framing again, whatever this process knows and the options say."""
     address = server.address
     FRAMINGS().pop(address, None)
     try:

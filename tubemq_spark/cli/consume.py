@@ -88,7 +88,7 @@ def consume(
 ) -> None:  # fmt: skip
     """Print messages of a topic as JSON lines or in a format. No group of yours moves.
 
-    A value that is no UTF-8 text is printed as value_base64. Without --follow it ends at the present end of the topic.
+    A value that is not UTF-8 text is printed as value_base64. Without --follow it ends at the present end of the topic.
     """
     write = _writer(text)
     begin = parse_place(start or ("latest" if follow else "earliest"), "--from")

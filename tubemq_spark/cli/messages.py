@@ -43,7 +43,7 @@ class Message:
     is_corrupt: bool = False
 
     def as_json(self) -> dict[str, object]:
-        """Return the fields; `value_base64` replaces a value that is no UTF-8 text."""
+        """Return the fields; `value_base64` replaces a value that is not UTF-8 text."""
         found: dict[str, object] = {name: getattr(self, name) for name in FIELDS}
         try:
             found["value"] = self.value.decode()

@@ -39,7 +39,7 @@ class Profile:
 def load_profile(path: Path | None) -> Profile:
     """Return the profile at `path`, or at the default path if a file is there, or an empty one.
 
-    Raise `ConfigError` if a file that was named does not exist, is no TOML, or has unknown keys.
+    Raise `ConfigError` if a file that was named does not exist, is not TOML, or has unknown keys.
     """
     found = path or _default_path()
     if found is None:
@@ -49,7 +49,7 @@ def load_profile(path: Path | None) -> Profile:
     except OSError as error:
         raise ConfigError(f"the profile {found} cannot be read: {error.strerror}. Check --config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the profile {found} is no TOML: {error}") from None
+        raise ConfigError(f"the profile {found} is not TOML: {error}") from None
     admin = content.pop("admin", {})
     if not isinstance(admin, dict) or (unknown := sorted(set(admin) - set(_ADMIN_KEYS))):
         names = ", ".join(_ADMIN_KEYS)

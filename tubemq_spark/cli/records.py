@@ -53,7 +53,7 @@ def json_records(file: BinaryIO, template: Record) -> Iterator[Record]:
         try:
             found = json.loads(line)
             if not isinstance(found, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             yield _record(found, template)
         except ValueError as error:
             raise ConfigError(f"line {number}: {error}") from None
@@ -64,13 +64,13 @@ def _record(found: dict[str, Any], template: Record) -> Record:
         raise ValueError(f"unknown fields {', '.join(unknown)}; known are {', '.join((*_TEXTS, 'attributes'))}")
     for name in _TEXTS:
         if not isinstance(found.get(name), str | None):
-            raise ValueError(f"{name} is no text")
+            raise ValueError(f"{name} is not text")
     if ("value" in found) == ("value_base64" in found):
         raise ValueError("it needs either value or value_base64")
     value = found["value"].encode() if found.get("value") is not None else _base64(found.get("value_base64") or "")
     attributes = found.get("attributes")
     if attributes is not None and not all(isinstance(one, str) for one in dict(attributes).values()):
-        raise ValueError("attributes are no object of texts")
+        raise ValueError("attributes are not an object of texts")
     key, time = found.get("key"), found.get("msg_time")
     return Record(
         value,

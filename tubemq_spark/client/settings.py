@@ -112,7 +112,7 @@ class ClientSettings:
 
     With `framing` None the client detects it. With `tls` None it does without. `are_proven` means that a master has
     answered to these settings before, in any process: the first request to the masters is then retried as long as later
-    ones. `timings` and `clock` are no options; tests replace them.
+    ones. `timings` and `clock` are not options; tests replace them.
     """
 
     masters: tuple[Address, ...]

@@ -110,7 +110,7 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TlsSettings, cert: str) 
                 f"option 'tubemq.tls.key': {tls.key} is encrypted, and option 'tubemq.tls.keyPassword' {problem}"
             ) from None
         raise ConfigError(
-            f"options 'tubemq.tls.cert' and 'tubemq.tls.key': {cert} and {tls.key} are no PEM certificate and its "
+            f"options 'tubemq.tls.cert' and 'tubemq.tls.key': {cert} and {tls.key} are not a PEM certificate and its "
             f"private key ({openssl_reason(cause)})"
         ) from None
 

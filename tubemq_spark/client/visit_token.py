@@ -59,7 +59,7 @@ NO_TOKEN = VisitToken(_no_master)
 def authorization(
     credentials: Credentials | None, visit_token: int, clock: Clock = SYSTEM_CLOCK
 ) -> broker_pb.AuthorizedInfo:
-    """Return the authorization for one request to a broker. It is made anew each time, because servers check the age of
-    its timestamp.
+    """Return the authorization for one request to a broker. It is made again each time, because servers check the age
+    of its timestamp.
     """
     return broker_authorization(credentials, visit_token, int(clock.time() * 1000), system.randomizer.getrandbits(31))

@@ -97,7 +97,7 @@ class ClaimId:
 
     @classmethod
     def parse(cls, client_id: str) -> ClaimId | None:
-        """Return the claim that `client_id` names, None if it is no client id of this connector."""
+        """Return the claim that `client_id` names, None if it is not a client id of this connector."""
         found = _CLAIM_ID.fullmatch(client_id)
         if found is None:
             return None

@@ -32,7 +32,7 @@ COUNTED_FROM = 2 << 20
 
 
 def check_fields(kind: str, data: bytes) -> None:
-    """Raise `ProtocolError` for more than `MAX_FIELDS` fields. The parser refuses bytes that are no message."""
+    """Raise `ProtocolError` for more than `MAX_FIELDS` fields. The parser refuses bytes that are not a message."""
     if len(data) < COUNTED_FROM:
         return
     at = count = 0
@@ -116,7 +116,7 @@ def parse(kind: type[M], data: bytes) -> M:
     try:
         message = kind.FromString(data)
     except (DecodeError, RuntimeError, ValueError) as cause:
-        raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {shown(cause)}") from None
+        raise ProtocolError(f"{len(data)} bytes are not a {kind.__name__}: {shown(cause)}") from None
     if not message.IsInitialized():
         raise ProtocolError(f"a {kind.__name__} came without {', '.join(missing_in(message))}")
     return message
@@ -224,7 +224,7 @@ def _long_answer(body: bytes, method: int) -> bytes | None:
 
 
 def _text(value: str | bytes) -> str:
-    """Return `value` as text: protobuf returns bytes if a text is no UTF-8."""
+    """Return `value` as text: protobuf returns bytes if a text is not UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 

@@ -71,7 +71,7 @@ class ExactRange:
 
     def __init__(self, partition: Partition, start: int, end: int, *, owns_store: bool, depth: int = 4) -> None:
         if not (0 <= start < end and start % UNIT == 0 and end % UNIT == 0):
-            raise ValueError(f"[{start}, {end}) of {partition} is no range of index positions")
+            raise ValueError(f"[{start}, {end}) of {partition} is not a range of index positions")
         self.partition = partition
         self.start = start
         self.end = end
@@ -136,7 +136,7 @@ class ExactRange:
         if self._answered(Action.FETCH) is None:
             return
         if begin % UNIT:
-            raise ProtocolError(f"{self!r}: a fetch began at {begin}, which is no index position")
+            raise ProtocolError(f"{self!r}: a fetch began at {begin}, which is not an index position")
         if not self._cursor.can_begin_at(begin):
             self._fail(f"a fetch began at {begin}, but the one before it ended at {self._cursor.least_begin}")
             return

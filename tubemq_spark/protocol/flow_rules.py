@@ -106,7 +106,7 @@ class Limits:
             return cls()
         limits = cls()
         if len(text) > _MAX_TEXT:
-            raise ProtocolError(f"'{shown(text)}' is no flow rule: it has more than {_MAX_TEXT} characters")
+            raise ProtocolError(f"'{shown(text)}' is not a flow rule: it has more than {_MAX_TEXT} characters")
         try:
             records = json.loads(text)
             if not isinstance(records, list):
@@ -114,7 +114,7 @@ class Limits:
             for record in records:
                 limits = limits._with(int(record["type"]), record)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise ProtocolError(f"'{shown(text)}' is no flow rule: {shown(repr(error))}") from None
+            raise ProtocolError(f"'{shown(text)}' is not a flow rule: {shown(repr(error))}") from None
         return limits
 
     def _with(self, kind: int, record: Mapping[str, Any]) -> Limits:

@@ -84,11 +84,11 @@ class FrameDecoder:
 
     @property
     def is_inside_frame(self) -> bool:
-        """Whether the beginning of a frame has come, or bytes that are no frame, and not its end."""
+        """Whether the beginning of a frame has come, or bytes that are not a frame, and not its end."""
         return bool(self._kept) or self._failure is not None
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """Return the frames that `data` completes, in order. Raise `ProtocolError` if the bytes are no frames."""
+        """Return the frames that `data` completes, in order. Raise `ProtocolError` if the bytes are not frames."""
         if self._failure is not None:
             raise ProtocolError(self._failure)
         frames: list[Frame] = []

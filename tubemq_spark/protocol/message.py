@@ -99,8 +99,8 @@ def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
 def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
     """Return the attributes in `data`, with `$msgTime$` read in `zone`.
 
-    Never fail: a part without `=` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as in
-    Java), and the first of two equal keys counts. A `$msgTime$` that is no time stays in `own`.
+    Never fail: a part without `=` becomes a key with an empty value, bytes that are not UTF-8 become U+FFFD (as in
+    Java), and the first of two equal keys counts. A `$msgTime$` that is not a time stays in `own`.
     """
     own: dict[str, str] = {}
     msg_type: str | None = None
@@ -132,7 +132,7 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
         parts.append(f"{MSG_TYPE_KEY}={msg_type}")
     if msg_time is not None:
         if parse_msg_time(msg_time) is None:
-            raise ConfigError(f"msg_time {msg_time!r} is no time of the form yyyyMMddHHmm")
+            raise ConfigError(f"msg_time {msg_time!r} is not a time of the form yyyyMMddHHmm")
         parts.append(f"{MSG_TIME_KEY}={msg_time}")
     for key, value in (own or {}).items():
         if key in (MSG_TYPE_KEY, MSG_TIME_KEY):

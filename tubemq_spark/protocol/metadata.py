@@ -96,7 +96,7 @@ def parse_master_addresses(text: str) -> tuple[Address, ...]:
     for part in text.split(","):
         host, colon, port = part.strip().partition(":")
         if not host or any(c.isspace() or c == "/" for c in host) or (colon and not port):
-            raise ValueError(f"{part.strip()!r} is no host:port")
+            raise ValueError(f"{part.strip()!r} is not host:port")
         addresses.append(Address(host, _port(port) if colon else MASTER_PORT))
     return tuple(addresses)
 
@@ -107,7 +107,7 @@ def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
     """
     fields = [field.strip() for field in text.split(":")]
     if len(fields) < 3:
-        raise ProtocolError(f"'{shown(text)}' is no brokerId:host:port")
+        raise ProtocolError(f"'{shown(text)}' is not brokerId:host:port")
     broker_id = parse_number(fields[0], text)
     if len(fields[1]) > _MAX_HOST or not fields[1].isprintable() or " " in fields[1]:
         raise ProtocolError(f"'{shown(text)}' contains an impossible host name")
@@ -119,7 +119,7 @@ def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
 
 
 def parse_brokers(texts: Sequence[str], default_port: int = BROKER_PORT) -> dict[int, Broker]:
-    """Return the brokers by id. Raise `ProtocolError` for a text that is no broker, or more than `MAX_BROKERS`."""
+    """Return the brokers by id. Raise `ProtocolError` for a text that is not a broker, or more than `MAX_BROKERS`."""
     check_brokers(len(texts), texts[0] if texts else "")
     found = (parse_broker(text, default_port) for text in texts)
     return {broker.broker_id: broker for broker in found if broker is not None}
@@ -186,14 +186,14 @@ def parse_failure_info(text: str) -> tuple[int, str, int]:
     head, hash_, tail = text.partition("#")
     topic, colon, partition_id = tail.rpartition(":")
     if not hash_ or not colon:
-        raise ProtocolError(f"'{shown(text)}' is no errCode:brokerId:host:port#topic:partitionId")
+        raise ProtocolError(f"'{shown(text)}' is not errCode:brokerId:host:port#topic:partitionId")
     return parse_number(head.partition(":")[0], text), topic, parse_number(partition_id, text)
 
 
 def _segments(text: str) -> tuple[str, list[str], str]:
     topic, layouts, rest = (segment.strip() for segment in (text + "##").split("#", 2))
     if not topic or "#" not in text:
-        raise ProtocolError(f"'{shown(text)}' is no description of a topic")
+        raise ProtocolError(f"'{shown(text)}' is not a description of a topic")
     check_brokers(layouts.count(",") + 1, text)
     return topic, [layout for layout in layouts.split(",") if layout.strip()], rest.strip("#").strip()
 
@@ -216,11 +216,11 @@ def _numbers(layout: str, at_least: int, text: str) -> list[int]:
 
 def parse_number(field: str, text: str) -> int:
     if _NUMBER.fullmatch(field) is None:  # int() also accepts blanks, underscores and digits of all scripts
-        raise ProtocolError(f"'{shown(field)}' in '{shown(text)}' is no number")
+        raise ProtocolError(f"'{shown(field)}' in '{shown(text)}' is not a number")
     return int(field)
 
 
 def _port(text: str) -> int:
     if _NUMBER.fullmatch(text) is None or not 0 < int(text) < 65536:
-        raise ValueError(f"{text!r} is no port")
+        raise ValueError(f"{text!r} is not a port")
     return int(text)

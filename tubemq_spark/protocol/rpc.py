@@ -23,8 +23,8 @@ class RpcProtocol:
     """The client side of one connection, without the I/O.
 
     `request` returns the serial number and the bytes to send; `receive` returns the replies in the received bytes. It
-    raises `ProtocolError` for bytes that are no reply, a reply that no request waits for, or one of another method. If
-    replies came before the error, it returns them first and raises at the next call, and at all later ones.
+    raises `ProtocolError` for bytes that are not a reply, a reply that no request waits for, or one of another method.
+    If replies came before the error, it returns them first and raises at the next call, and at all later ones.
 
     Sends have an interface of their own, because there are many: `sends` gives them serial numbers, and
     `take_outcomes` returns what became of them. A server answers the sends of a connection in their order (wire:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits and aborts batches on the driver, from the messages of the tasks.
 
-Spark calls this in a process of its own, with a writer made anew. All rows are stored by then.
+Spark calls this in a process of its own, with a new writer. All rows are stored by then.
 """
 
 from __future__ import annotations

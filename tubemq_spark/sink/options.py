@@ -14,8 +14,8 @@ from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.option_builder import SOURCE_ONLY
 from tubemq_spark.option_definition import (
-    SOURCE_ONLY,
     Option,
     check_names,
     choice,
@@ -33,7 +33,7 @@ _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
 def _group(text: str) -> str:
     name = text.strip()
     if not _GROUP_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is no name of a group")
+        raise ValueError(f"{text!r} is not a name of a group")
     for suffix in ("_look", "_task"):  # before a number: `partition_scan` and `task_mark`
         if name.endswith(suffix):
             raise ValueError(f"{text!r} would share groups with {name.removesuffix(suffix)!r}")

@@ -98,7 +98,7 @@ def _true_or(condition: str, error: Column) -> Column:
 def _not_a_letter() -> Column:
     return _raise(
         "message ", F.col("message_id"), " of broker ", F.col("broker_id"), ", topic ", F.col("topic"), ", partition ",
-        F.col("partition"), " is no dead letter. To leave such messages out, filter them before restore(): "
+        F.col("partition"), " is not a dead letter. To leave such messages out, filter them before restore(): "
         '.where("attributes.dead_letter IS NOT NULL")',
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ class EncodedRow(NamedTuple):
 class BodyCodec:
     """The encoding that options `messageFormat` and `compression` choose.
 
-    Raise `ConfigError` if pyarrow lacks the codec, which is no fault of a row.
+    Raise `ConfigError` if pyarrow lacks the codec, which is not a fault of a row.
     """
 
     message_format: str = "raw"
@@ -115,7 +115,7 @@ class RowEncoder:
         try:
             if corrupt:
                 column = "corrupt"
-                raise ConfigError("it is true: the source could not decode this message, so its bytes are no body")
+                raise ConfigError("it is true: the source could not decode this message, so its bytes are not a body")
             if value is None:
                 raise ConfigError("it is null")
             column = "topic"

@@ -67,7 +67,7 @@ class BadRowError(Exception):
     )
 
     def __init__(self, column: str, reason: str) -> None:
-        super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote bytes that are no text
+        super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote bytes that are not text
         self.column = column
 
     def __str__(self) -> str:

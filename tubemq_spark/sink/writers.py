@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spark's writers: `df.write.format("tubemq").mode("append")` and `df.writeStream.format("tubemq")`, append mode.
 
-Spark makes a stream writer anew for each micro-batch, in more than one process, so a writer holds only its plan. Rows
+Spark makes a new stream writer for each micro-batch, in more than one process, so a writer holds only its plan. Rows
 come as Arrow batches. Where Spark has no Arrow writers, rows come one by one: Spark 4.0 has none for streams, and some
 platforms have none at all.
 """

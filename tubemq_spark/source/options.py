@@ -15,7 +15,8 @@ from pyspark.sql import datasource
 from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import SINK_ONLY, Option, check_names, choice, duration, flag, whole_number
+from tubemq_spark.option_builder import SINK_ONLY
+from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, whole_number
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition

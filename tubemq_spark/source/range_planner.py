@@ -170,7 +170,7 @@ def lost_tails(reached: Positions, offered: Positions, log_ends: Positions) -> d
         found = f"the store ends at {log_ends[partition]}" if is_short else f"the store has other messages from {at} on"
         text = (
             f"{partition}: {found}, but the query has read up to {asked}: the broker lost [{at}, {asked}) after it was "
-            "read and uses the positions for other messages, the topic was created anew, or the checkpoint belongs to "
+            "read and uses the positions for other messages, the topic was created again, or the checkpoint belongs to "
             "another cluster"
         )
         losses[partition] = loss_of(partition, text, asked=asked, offered=at)

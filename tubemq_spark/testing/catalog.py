@@ -21,7 +21,7 @@ class TopicLayout:
     max_msg_size: int | None = None  # bytes; None: that of the cluster
     accept_publish: bool = True
     accept_subscribe: bool = True
-    delete_policy: str = "delete,168h"  # told to who asks; `expire` deletes messages
+    delete_policy: str = "delete,168h"  # what clients are told; `expire` deletes messages
 
     @property
     def partition_ids(self) -> list[int]:

@@ -100,6 +100,6 @@ class Service:
 
 
 def unreadable(text: str, *, ended: bool = False) -> Failure:
-    """Return the answer to bytes that are no request; `ended` if they end where a length should stand."""
+    """Return the answer to bytes that are not a request; `ended` if they end where a length should stand."""
     name = "java.io.EOFException" if ended else "com.google.protobuf.InvalidProtocolBufferException"
     return Failure(name, text, fatal=True)

@@ -38,7 +38,7 @@ def split(text: str, separator: str) -> list[str]:
 def parse_long(text: str) -> int:
     """`Long.parseLong`; `ValueError` for anything else."""
     if _NUMBER.fullmatch(text) is None or not -(1 << 63) <= (value := int(text)) < 1 << 63:
-        raise ValueError(f"{text!r} is no long")
+        raise ValueError(f"{text!r} is not a long")
     return value
 
 

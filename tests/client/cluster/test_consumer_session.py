@@ -179,7 +179,7 @@ def test_heartbeats_keep_the_flow_rules_up_to_date(use_timings: UseTimings, capl
         ("INFO", f"group g: the group flow control rule 1 {SLOWLY} holds"),
         (
             "WARNING",
-            "[flow-rule-ignored] group g: the default rule is not obeyed: '[{\"type\":0}]' is no flow rule: "
+            "[flow-rule-ignored] group g: the default rule is not obeyed: '[{\"type\":0}]' is not a flow rule: "
             "KeyError('rule')",
         ),
         ("INFO", f"group g: the group flow control rule 1 {SLOWLY} ended"),

@@ -120,7 +120,7 @@ def test_unwrap_reply_returns_the_message() -> None:
 @pytest.mark.parametrize(
     ("outcome", "kind", "text"),
     [
-        (Response(Method.COMMIT_OFFSET, b"\xff"), ProtocolError, "1 bytes are no CommitOffsetResponseB2C"),
+        (Response(Method.COMMIT_OFFSET, b"\xff"), ProtocolError, "1 bytes are not a CommitOffsetResponseB2C"),
         (Failure(f"{NOT_HERE}StandbyException", "x"), TransportError, r"^asking: not in service \(StandbyException\)"),
         (Failure(f"{NOT_HERE}ServiceStoppingException", "x"), TransportError, "^asking: not in service"),
         (Failure(f"{NOT_HERE}ServerNotReadyException", "x"), TransportError, "^asking: not in service"),

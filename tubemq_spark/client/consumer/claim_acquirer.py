@@ -150,7 +150,7 @@ class ClaimConflict:
     """The wait of `claim` for one or more partitions. It starts when the object is created."""
 
     def __init__(self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float) -> None:
-        """`claim_timeout` limits the wait for holders that are no siblings, in seconds. A broker may name fenced
+        """`claim_timeout` limits the wait for holders that are not siblings, in seconds. A broker may name fenced
         predecessors again for the settings' `retry_for`."""
         self._settings = settings
         self._group = group

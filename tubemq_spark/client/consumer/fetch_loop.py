@@ -200,7 +200,7 @@ class FetchLoop:
             wait = self._throttle.seconds_to_wait()
             if wait and not in_flight:
                 self._settings.clock.sleep(wait)
-                if self._is_served:  # so the wait is no failure
+                if self._is_served:  # so the wait is not a failure
                     self._progress.retries.progress()
                 return True
             return not wait

@@ -110,7 +110,7 @@ def run_searches(visitor: Visitor, searches: Mapping[Partition, Search], what: s
 def _pause(retries: Retries, refusals: Collection[_Refusal]) -> str | None:
     """Pause until all refused probes may be repeated. Return the problem if the time for retries is over."""
     least, most = min(refusals, key=lambda one: one.pause), max(one.pause for one in refusals)
-    if least.pause:  # the cluster limits all of them, which is no failure
+    if least.pause:  # the cluster limits all of them, which is not a failure
         retries.progress()
         goes_on = retries.pause(most)
     else:

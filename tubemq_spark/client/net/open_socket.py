@@ -90,7 +90,7 @@ def open_socket(address: Address, seconds: float, tls: TlsSettings | None, timin
 def _connect(address: Address, deadline: Deadline, min_step: float) -> socket.socket:
     """Return a connected socket. If the name has several hosts, they share the time that is left."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    problem = OSError(f"{address.host} is no host's name")
+    problem = OSError(f"{address.host} is not a host's name")
     for number, (family, kind, protocol, _, host) in enumerate(found):
         opened = socket.socket(family, kind, protocol)
         try:
@@ -160,7 +160,7 @@ def _failure(cause: ssl.SSLError, context: ssl.SSLContext) -> str:
 
 
 def _refusal(reason: str, *, shows_certificate: bool) -> str:
-    """Return a description of an alert that is no mismatch. `shows_certificate`: this client has a certificate."""
+    """Return a description of an alert that is not a mismatch. `shows_certificate`: this client has a certificate."""
     words = _words(reason)
     if not any(word in reason for word in _OF_OWN_CERTIFICATE):
         return f"the server refuses TLS with this client ({words}); if it asks for a certificate, {_GIVE_CERTIFICATE}"

@@ -168,12 +168,12 @@ def unwrap_reply(outcome: Outcome, kind: type[M], what: str) -> M:
 
 
 def _with_readable_texts(reply: M) -> M:
-    """Return `reply` with an `errMsg` that errors and logs can show. Raise `ProtocolError` if a text is no UTF-8."""
+    """Return `reply` with an `errMsg` that errors and logs can show. Raise `ProtocolError` if a text is not UTF-8."""
     for name in _texts(reply.DESCRIPTOR):
         value = getattr(reply, name)
-        # protobuf returns bytes instead of a text that is no UTF-8.
+        # protobuf returns bytes instead of a text that is not UTF-8.
         if not isinstance(value, str) and (isinstance(value, bytes) or any(isinstance(one, bytes) for one in value)):
-            raise ProtocolError(f"the text {name} of a {type(reply).__name__} is no UTF-8: {shown(value)}")
+            raise ProtocolError(f"the text {name} of a {type(reply).__name__} is not UTF-8: {shown(value)}")
         if name == "errMsg" and not (len(value) <= _MAX_TEXT and value.isprintable()):
             setattr(reply, name, shown(value, _MAX_TEXT))
     return reply

@@ -42,7 +42,7 @@ def parse_held_partitions(text: str) -> list[Partition]:
     for item in rest.partition("#")[0].rstrip(",").split(","):
         broker_id, colon, partition_id = item.partition(":")
         if not hash_ or not colon:
-            raise ProtocolError(f"'{shown(text)}' is no topic#brokerId:partitionId,…")
+            raise ProtocolError(f"'{shown(text)}' is not topic#brokerId:partitionId,…")
         number = parse_number(partition_id.partition(":")[0], text)
         found.append(Partition(parse_number(broker_id, text), topic, number))
     return found
@@ -67,6 +67,6 @@ def parse_subscribe_info(text: str) -> SubscribeInfo:
         broker_id, host, port, *_ = at.split(":")
         topic, partition_id, *_ = claim.split(":")
     except ValueError:
-        raise ProtocolError(f"'{shown(text)}' is no clientId@group#brokerId:host:port#topic:partitionId") from None
+        raise ProtocolError(f"'{shown(text)}' is not clientId@group#brokerId:host:port#topic:partitionId") from None
     broker = Broker(parse_number(broker_id, text), Address(host, parse_number(port, text)))
     return SubscribeInfo(client_id, group, broker, Partition(broker.broker_id, topic, parse_number(partition_id, text)))
