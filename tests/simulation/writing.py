@@ -96,7 +96,7 @@ class WritingSchedule(OperatedSchedule):
         PartitionOccupiedError: _LATE,
         PositionMovedError: _LATE | {"deleted"},
         ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
-        ServerError: frozenset({"closed"}),
+        ServerError: frozenset({"closed", "full"}),
     }
     CLIENTS = "producers"
     CATCH_UP = 900.0
@@ -499,6 +499,7 @@ class WritingSchedule(OperatedSchedule):
         """A broker refuses some sends, as one whose memory is full, and takes those behind them."""
         broker_id, times = self.broker_of(planned), 1 + planned.number % 3
         self.world.tell(f"broker {broker_id}", f"is full for {times} sends")
+        self.trouble("full")
         self.tubemq.on("send_message", broker=broker_id, times=times).fail(ErrCode.SERVER_RECEIVE_OVERFLOW)
 
     def hold_requests(self, planned: Disturbance) -> bool:

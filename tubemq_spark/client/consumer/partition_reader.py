@@ -116,7 +116,8 @@ class PartitionReader:
             return
         # If the tail was lost, the store may have got other messages before its new end.
         known = ids if end == wanted.end else ids._replace(last=None)
-        if may_be_replaced(known, last_id) and not self._has_mark(ids.mark):
+        is_empty = last_id is None and wanted.owns_store  # all planned entries are of others now
+        if (is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark):
             raise replaced_error(wanted.partition, start, end)
 
     def _has_mark(self, mark: Fingerprint) -> bool:
