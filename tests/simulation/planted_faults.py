@@ -249,7 +249,7 @@ READING = (
         "replaced_messages_delivered",
         "a loss between the planning of a micro-batch and its reading fails the run",
         READER,
-        "may_be_replaced(known, last_id) and not self._has_mark(ids.mark)",
+        "(is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark)",
         "False",
         "reading",
         (
