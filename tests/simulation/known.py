@@ -20,11 +20,6 @@ class Open(NamedTuple):
 
 KNOWN: tuple[Open, ...] = (
     Open(
-        "rows_exact",
-        r"is missing; the query is at \d+, at a position that a crash had freed",
-        "a store that has only messages of a partition that the query does not know yet loses them, and gets others",
-    ),
-    Open(
         "stored_once",
         r"is stored 2 times, .*attempt 0 of stage \d+ .*attempt 0 of stage",
         "a task of a repeated stage leaves its mark in a store that has lost its messages, where no mark holds",

@@ -163,6 +163,11 @@ class OperatedSchedule(Schedule):
         return {what for at, what in self.troubles if self.world.now - at < 200.0}
 
     @property
+    def has_other_attempts(self) -> bool:
+        """Return True if a task may have had several attempts."""
+        return "kill worker" in self.came or self.world.numbers["speculation"] > 0
+
+    @property
     def has_weather(self) -> bool:
         weather = self.setting.weather
         return weather != Weather(longest=weather.longest)

@@ -15,6 +15,7 @@ from tests.simulation.connector import Row
 from tests.simulation.servers import CRASH, DAMAGED, DELETED, RETENTION, Message, StoreKey
 from tubemq_spark.errors import DataLossError, FencedError
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import ServerConfig
 
@@ -141,7 +142,7 @@ class Reading:
                 raise BrokenError("rows_exact", f"{message} is damaged or of another type, and is in batch {batch}")
             if row.offset is not None and row.offset != message.position:
                 raise BrokenError("offset_true", f"{message} has offset {row.offset}")
-            if row.offset is None and self._has_offset(batch, row.partition):
+            if row.offset is None and self._has_offset(batch, row.partition) and not self._is_behind_gaps(message, begin):
                 raise BrokenError("offset_true", f"{message} has no offset in batch {batch}, whose plan gave it one")
             if not begin.get(row.partition, 0) <= message.position < end.get(row.partition, 0):
                 raise BrokenError("rows_exact", f"{message} is in batch {batch}, whose range does not have it")
@@ -150,6 +151,13 @@ class Reading:
             if message.position == last.get(row.partition):
                 raise BrokenError("rows_exact", f"{message} is twice in batch {batch}")
             last[row.partition] = message.position
+
+    def _is_behind_gaps(self, message: Message, begin: Mapping[Partition, int]) -> bool:
+        """Return True if a partition that was added later has so many entries before the message in its batch that
+        positions behind them are not counted."""
+        start = begin.get(message.partition, 0)
+        own = {m.position for m in self.schedule.truth.of(message.partition) if start <= m.position < message.position}
+        return (message.position - start) // UNIT - len(own) > MAX_EMPTY_ENTRIES
 
     def _has_offset(self, batch: int, partition: Partition) -> bool:
         """Return True if the plan of the batch says that the partition has its store for itself."""

@@ -190,7 +190,13 @@ class ReadingSchedule(OperatedSchedule):
             self.options["failondataloss"] = "false"  # as the error advises
         elif self.is_removed and isinstance(error, (ConfigError, ServerError, TransportError)):
             pass  # until somebody creates the topic anew
-        elif isinstance(error, PartitionOccupiedError) and query.batches and self._strangers and self.claims_stay:
+        elif (
+            isinstance(error, PartitionOccupiedError)
+            and not (isinstance(error, FencedError) and self.has_other_attempts)
+            and query.batches
+            and self._strangers
+            and self.claims_stay
+        ):
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
         elif isinstance(error, PositionMovedError) and (self.has_weather or recent):
             pass
@@ -198,7 +204,7 @@ class ReadingSchedule(OperatedSchedule):
             pass  # an earlier run has another id, and its claims must expire
         elif (
             isinstance(error, FencedError)
-            and self._has_other_attempts
+            and self.has_other_attempts
             and ("any more (411" not in str(error) or self.fencing.has_fenced(error))
         ):
             pass  # the attempt that fenced this one may have failed or been killed
@@ -215,10 +221,6 @@ class ReadingSchedule(OperatedSchedule):
     def is_removed(self) -> bool:
         """Return True if a topic does not exist now."""
         return any(topic not in self.tubemq.topics for topic in self.topics)
-
-    @property
-    def _has_other_attempts(self) -> bool:
-        return "kill worker" in self.came or self.world.numbers["speculation"] > 0
 
     @property
     def _may_have_another_id(self) -> bool:

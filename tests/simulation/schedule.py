@@ -234,8 +234,7 @@ class Schedule:
         self.is_calm = True
         self.world.tell("world", "calms down")
         self.network.weather = CALM
-        self.held_until = max(self.network.hangs.values(), default=0.0)  # what servers hold already
-        self.network.hangs.clear()
+        self.held_until = max(self.network.hangs.values(), default=0.0)  # a hang goes on: requests stay in order
         self.network.unreachable.clear()
         self.world.unrest = self.setting.unrest = Unrest()
         for number in range(1, self.setting.masters + 1):

@@ -393,6 +393,8 @@ class WritingSchedule(OperatedSchedule):
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return
+        if isinstance(error, FencedError) and self.has_other_attempts:
+            return  # the newer attempt of a copy may fence this one before it writes
         self.explain("the query", error)
 
     # -- what the promises ask ------------------------------------------------------------------------------------

@@ -7,20 +7,23 @@ from collections.abc import Mapping
 
 import pytest
 
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, ProbeResult
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import ID_SECOND, Fingerprint, KnownIds
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Partition, TopicOnBroker
 from tubemq_spark.source.store_check import (
     FingerprintState,
     StoreCheck,
     StoreRange,
     ids_between,
     store_ranges,
+    unread_members,
 )
 
 A, B = Partition(1, "t", 0), Partition(1, "t", 1)
 STORE = A.store
+CLUSTER = Cluster(layouts={("t", 1): TopicOnBroker("t", 1, 1, 2)})
 NOW = 1_700_000_000
 ID = 300 * ID_SECOND  # far from the turn of the wave
 
@@ -37,12 +40,12 @@ def taken(entry: int, *, partition: Partition = A, time: int = NOW) -> Fingerpri
 def check(
     batch: StoreRange, results: Mapping[PartitionPosition, ProbeResult] | None = None, flushed_end: int | None = None
 ) -> StoreCheck:
-    return StoreCheck(batch, results or {}, NOW, is_complete=True, flushed_end=flushed_end)
+    return StoreCheck(batch, results or {}, NOW, flushed_end=flushed_end)
 
 
 def batch_of(start: int, end: int, *fingerprints: Fingerprint) -> StoreRange:
     """Return a range in entries, of a store with the partitions A and B."""
-    return StoreRange(STORE, [A, B], start * UNIT, end * UNIT, fingerprints)
+    return StoreRange(STORE, [A, B], [A, B], start * UNIT, end * UNIT, fingerprints)
 
 
 def found(at: int, entry: int | None) -> ProbeResult:
@@ -53,16 +56,21 @@ def found(at: int, entry: int | None) -> ProbeResult:
 def test_a_range_reaches_from_the_least_start_to_the_greatest_end_of_a_store() -> None:
     other = Partition(2, "t", 0)
     begin, ends = {A: 28, B: 56, other: 0}, {A: 84, B: 140, other: 28}
-    ranges = list(store_ranges(begin, ends, {STORE: (taken(0),), other.store: ()}))
+    ranges = list(store_ranges(begin, ends, {STORE: (taken(0),), other.store: ()}, Cluster()))
     assert ranges == [
-        StoreRange(STORE, [A, B], 28, 140, (taken(0),)),
-        StoreRange(other.store, [other], 0, 28, ()),
+        StoreRange(STORE, [A, B], [A, B], 28, 140, (taken(0),)),
+        StoreRange(other.store, [other], [other], 0, 28, ()),
     ]
 
 
-def test_fingerprints_of_partitions_that_are_not_read_are_ignored() -> None:
-    (batch,) = store_ranges({A: 28}, {A: 56}, {STORE: (taken(0), taken(1, partition=B))})
-    assert batch.fingerprints == (taken(0),)
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_fingerprint_may_be_of_a_partition_that_is_not_read(partitions: int) -> None:
+    """But not of one that the cluster does not have."""
+    cluster = Cluster(layouts={("t", 1): TopicOnBroker("t", 1, 1, partitions)})
+    taken_before = taken(0), taken(1, partition=B)
+    (batch,) = store_ranges({A: 28}, {A: 56}, {STORE: taken_before}, cluster)
+    assert batch.fingerprints == taken_before[:partitions]
+    assert list(unread_members([batch])) == [B][: partitions - 1]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_the_first_batch_gets_fingerprints_of_its_first_and_last_message() -> No
 
 def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:
     begin, ends = {A: 6 * UNIT, B: 6 * UNIT}, {A: 9 * UNIT, B: 9 * UNIT}
-    known = ids_between(begin, ends, {STORE: (taken(5), taken(8))})
+    known = ids_between(begin, ends, {STORE: (taken(5), taken(8))}, CLUSTER)
     span = known[B].span
     assert known == {A: KnownIds(span, id_of(8), taken(8)), B: KnownIds(span, mark=taken(8))}
     assert span is not None
@@ -146,5 +154,5 @@ def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:
 def test_a_range_without_a_fingerprint_of_its_last_entry_has_the_newest_one() -> None:
     begin, ends = {A: 6 * UNIT, B: 6 * UNIT}, {A: 9 * UNIT, B: 9 * UNIT}
     mark = KnownIds(mark=taken(5))
-    assert ids_between(begin, ends, {STORE: (taken(3), taken(5))}) == {A: mark, B: mark}
-    assert ids_between(begin, ends, {}) == {}
+    assert ids_between(begin, ends, {STORE: (taken(3), taken(5))}, CLUSTER) == {A: mark, B: mark}
+    assert ids_between(begin, ends, {}, CLUSTER) == {}

@@ -83,11 +83,13 @@ class TopicOnBroker:
     max_message_size: int | None = None
 
     def all_partitions(self) -> list[Partition]:
-        return [
-            Partition(self.broker_id, self.topic, store * STORE_PARTITION_BASE + number)
-            for store in range(self.stores)
-            for number in range(self.partitions)
-        ]
+        return [partition for store_id in range(self.stores) for partition in self.store_partitions(store_id)]
+
+    def store_partitions(self, store_id: int) -> list[Partition]:
+        """Return the partitions of one store, none if the topic does not have it."""
+        first = store_id * STORE_PARTITION_BASE
+        ids = range(first, first + self.partitions) if store_id < self.stores else ()
+        return [Partition(self.broker_id, self.topic, number) for number in ids]
 
 
 def parse_master_addresses(text: str) -> tuple[Address, ...]:

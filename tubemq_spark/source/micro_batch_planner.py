@@ -277,7 +277,8 @@ class MicroBatchPlanner:
         to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
         ids: dict[Partition, KnownIds] = {}
         if end == self._verified_end:  # only then were the fingerprints checked just now
-            ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
+            ends = self._partitions.present(end.positions)
+            ids = ids_between(begin, ends, end.fingerprints, self._session.cluster)
         snapshots = {
             partition: PartitionSnapshot(self._session.broker(partition), self._visitor.group, self._session.flow_rules)
             for partition in to_read
@@ -290,7 +291,7 @@ class MicroBatchPlanner:
 
     @property
     def _truncation_check(self) -> TruncationCheck:
-        return TruncationCheck(self._prober, self._session.cluster)
+        return TruncationCheck(self._prober, self._session.cluster, self._partitions.have_grown)
 
     def _report_left_out(self, begin: Positions, unnamed: Collection[Partition], end: StreamOffset) -> None:
         """Report the parts of a planned batch that nobody reads, because the options do not name the partitions now."""

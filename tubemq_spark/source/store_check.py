@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, ProbeResult
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, KnownIds, Store, span_between
@@ -33,10 +34,12 @@ class FingerprintState(Enum):
 
 @dataclass(frozen=True)
 class StoreRange:
-    """What a batch reads of one store: from the least start to the greatest end of its partitions."""
+    """What a batch reads of one store: from the least start to the greatest end of the `partitions` that it reads.
+    `members` are all partitions of the store: a fingerprint may be of one that the query does not read."""
 
     store: Store
     partitions: Sequence[Partition]
+    members: Sequence[Partition]
     start: int
     end: int
     fingerprints: tuple[Fingerprint, ...]
@@ -73,39 +76,51 @@ class StoreRange:
         return Partition(self.store[0], self.store[1], fingerprint.partition_id), fingerprint.position
 
     def places(self, position: int) -> list[PartitionPosition]:
-        return [(partition, position) for partition in self.partitions]
+        return [(partition, position) for partition in self.members]
 
 
-def store_ranges(begin: Positions, ends: Positions, fingerprints: Fingerprints) -> Iterator[StoreRange]:
+def store_ranges(
+    begin: Positions, ends: Positions, fingerprints: Fingerprints, cluster: Cluster
+) -> Iterator[StoreRange]:
     """Yield the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
-    stores: defaultdict[Store, dict[int, Partition]] = defaultdict(dict)
+    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
     for partition in begin:
         if partition in ends:
-            stores[partition.store][partition.partition_id] = partition
+            stores[partition.store].append(partition)
     for store, partitions in stores.items():
+        members = sorted({*partitions, *cluster.store_members(partitions[0])})
+        ids = {member.partition_id for member in members}
         yield StoreRange(
             store,
-            list(partitions.values()),
-            min(begin[partition] for partition in partitions.values()),
-            max(ends[partition] for partition in partitions.values()),
-            tuple(one for one in fingerprints.get(store, ()) if one.partition_id in partitions),
+            partitions,
+            members,
+            min(begin[partition] for partition in partitions),
+            max(ends[partition] for partition in partitions),
+            tuple(one for one in fingerprints.get(store, ()) if one.partition_id in ids),
         )
 
 
-def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, KnownIds]:
+def unread_members(batches: Iterable[StoreRange]) -> set[Partition]:
+    """Return the partitions that the query does not read: a broker may not serve them yet."""
+    return {member for batch in batches for member in set(batch.members).difference(batch.partitions)}
+
+
+def ids_between(
+    begin: Positions, ends: Positions, fingerprints: Fingerprints, cluster: Cluster
+) -> dict[Partition, KnownIds]:
     """Return what was known of the message ids in [begin, ends) when `fingerprints`, those of `ends`, were taken."""
     found: dict[Partition, KnownIds] = {}
-    for batch in store_ranges(begin, ends, fingerprints):
+    for batch in store_ranges(begin, ends, fingerprints, cluster):
         at = {one.position: one for one in batch.fingerprints}
         first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.last_entry)
-        if last is None:  # perhaps the last entry is of a partition that the query does not read
+        if last is None:  # perhaps no probe could read the last entry
             if batch.newest is not None:
                 found |= dict.fromkeys(batch.partitions, KnownIds(mark=batch.newest))
             continue
         span = None if first is None else span_between(first, last)
         found |= dict.fromkeys(batch.partitions, KnownIds(span, mark=last))
         owner, _ = batch.place(last)
-        if begin[owner] < ends[owner] == batch.end:
+        if owner in batch.partitions and begin[owner] < ends[owner] == batch.end:
             found[owner] = KnownIds(span, last.message_id, last)
     return found
 
@@ -117,7 +132,6 @@ class StoreCheck:
     batch: StoreRange
     results: Results  # of all probes so far
     now: int  # in seconds since the epoch
-    is_complete: bool  # the query reads all partitions of the store
     flushed_end: int | None  # a crash loses nothing before it; None if unknown
 
     @property
@@ -125,6 +139,13 @@ class StoreCheck:
         """Whether the batch has entries, or the checkpoint a position that no fingerprint guards."""
         batch = self.batch
         return batch.start < batch.end or (batch.newest is None and batch.end > 0)
+
+    @property
+    def lacks_owner(self) -> bool:
+        """Whether no known partition has the batch's last entry, though retention did not remove it."""
+        last = self.batch.last_entry
+        begins = [result.begin for result in self._results_at(last).values()]
+        return self.needs_fingerprints and not self._first_ids(last) and last in begins
 
     # Positions to probe
 
@@ -185,7 +206,7 @@ class StoreCheck:
     def _has_one_owner(self) -> bool:
         """Whether the probes prove which partition has the batch's last message."""
         are_answered = all(place in self.results for place in self.batch.places(self.batch.last_entry))
-        return are_answered and self.is_complete and len(self._first_ids(self.batch.last_entry)) == 1
+        return are_answered and len(self._first_ids(self.batch.last_entry)) == 1
 
     def _first_ids(self, position: int) -> dict[Partition, int]:
         """Return the id of each partition's first message from `position` on, where the store still has `position`."""

@@ -11,19 +11,20 @@ Probing the old fingerprints and taking the new ones is one write for each broke
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.store_check import FingerprintState, Results, StoreCheck, StoreRange, store_ranges
+from tubemq_spark.source.store_check import FingerprintState, Results, StoreCheck, StoreRange, store_ranges, unread_members
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _STORES_AT_ONCE = 128
 
 
 class StoreChangedError(Exception):
-    """A store became shorter while it was checked, or may have been replaced."""
+    """A store became shorter while it was checked, may have been replaced, or has a partition more."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class TruncationCheck:
 
     prober: Prober
     cluster: Cluster
+    lists_have_grown: Callable[[], bool] = lambda: False
+    """Asks the master whether the topics have more partitions now. Raises `TransportError` if it does not answer."""
 
     def check(
         self,
@@ -63,7 +66,7 @@ class TruncationCheck:
         has_news = any(begin[partition] != end for partition, end in ends.items() if partition in begin)
         batches = (
             batch
-            for batch in store_ranges(begin, ends, fingerprints)
+            for batch in store_ranges(begin, ends, fingerprints, self.cluster)
             if idle_too
             or (has_news and batch.newest is None)
             or any(begin[partition] != ends[partition] for partition in batch.partitions)
@@ -76,6 +79,8 @@ class TruncationCheck:
             checks, results = self._probe(several, empty)
             if visitor.failures != failures:  # after an outage the answers may be those of another store
                 raise StoreChangedError("a broker did not answer while stores were checked")
+            if any(check.lacks_owner for check in checks):
+                self._ask_for_owners()
             self._evaluate(checks, results, begin, log_ends, found, resume_at)
         return resume_at, {store: marks for store, marks in found.items() if marks}
 
@@ -91,8 +96,9 @@ class TruncationCheck:
                 if partition in empty:
                     results[partition, position] = ProbeResult(position, ())
         first = [place for check in checks for place in check.first_places() if place not in results]
-        results |= self.prober.probe(first, {place for check in checks for place in check.exact_places()})
-        results |= self.prober.probe(place for check in checks for place in check.second_places())
+        unread = unread_members(batches)
+        results |= self.prober.probe(first, {place for check in checks for place in check.exact_places()}, unread)
+        results |= self.prober.probe((place for check in checks for place in check.second_places()), optional=unread)
         return checks, results
 
     def _evaluate(
@@ -118,11 +124,21 @@ class TruncationCheck:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")
                 found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], check.now)
 
+    def _ask_for_owners(self) -> None:
+        """Messages of a partition that is not known give no fingerprint, and their loss would not be noticed."""
+        try:
+            have_grown = self.lists_have_grown()
+        except TransportError as error:
+            raise StoreChangedError(f"a store has messages of an unknown partition, and no master answers: {error}") from None
+        if have_grown:
+            raise StoreChangedError("a topic got partitions")
+
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
         """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""
         known = {partition: end for partition, end in ends.items() if partition.store in fingerprints}
-        batches = list(store_ranges(known, known, fingerprints))
-        results = self.prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
+        batches = list(store_ranges(known, known, fingerprints, self.cluster))
+        newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
+        results = self.prober.probe(newest, optional=unread_members(batches))
         lost: dict[Partition, int] = {}
         for batch in batches:
             first_new, _ = self._find_first_new(batch) if batch.is_truncated(results) else (None, ())
@@ -135,11 +151,7 @@ class TruncationCheck:
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
         flushed_ends = self.prober.flushed_ends(unclear) if unclear else {}
-        partitions_in_store = self.cluster.partitions_in_store
-        return [
-            StoreCheck(batch, results, now, partitions_in_store(one) == len(batch.partitions), flushed_ends.get(one))
-            for one, batch in firsts.items()
-        ]
+        return [StoreCheck(batch, results, now, flushed_ends.get(one)) for one, batch in firsts.items()]
 
     # Where new messages begin
 
@@ -147,7 +159,8 @@ class TruncationCheck:
         """Return where new messages begin in a store that seems to be truncated, None if it is not; and its intact
         fingerprints.
         """
-        results = self.prober.probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
+        places = [batch.place(fingerprint) for fingerprint in batch.fingerprints]
+        results = self.prober.probe(places, optional=unread_members([batch]))
         if not batch.is_truncated(results):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}

@@ -15,6 +15,7 @@ from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
+from tubemq_spark.client.producer.send_queue import LaneId, SendQueue
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
@@ -160,6 +161,17 @@ def test_waiting_records_follow_their_keys_to_new_partitions(cluster: EmbeddedCl
         owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in range(count)])
         for key, found in stored.partitions.items():
             assert set(found[start:end]) == {owners.partition(b"%d" % key)}
+
+
+def test_a_lane_whose_records_have_moved_takes_others() -> None:
+    old, new = Partition(1, "demo", 0), Partition(1, "demo", 1)
+    queue = SendQueue()
+    lane = queue.lane(LaneId("demo", old, by_key=True))
+    for row in range(2):
+        queue.put(lane, b"", b"%d" % row, (None, None), row, None, b"%d" % row)
+        queue.reroute(lambda *_: new)
+    taken = [queue.take(queue.lane(LaneId("demo", new, by_key=True)), 10) for _ in range(2)]
+    assert [batch and batch.rows for batch in taken] == [[0], [1]]
 
 
 def test_waiting_records_keep_their_order_if_their_partition_is_removed(cluster: EmbeddedCluster) -> None:

@@ -63,8 +63,12 @@ class Cluster:
 
     def partitions_in_store(self, partition: Partition) -> int:
         """Return how many partitions share the store of `partition`, itself included; 0 if the store is unknown."""
+        return len(self.store_members(partition))
+
+    def store_members(self, partition: Partition) -> list[Partition]:
+        """Return the partitions that share the store of `partition`, itself included; none if the store is unknown."""
         layout = self.layouts.get((partition.topic, partition.broker_id))
-        return layout.partitions if layout is not None and partition.store_id < layout.stores else 0
+        return [] if layout is None else layout.store_partitions(partition.store_id)
 
     def owns_store(self, partition: Partition) -> bool:
         """Return True if no other partition shares the store of `partition`."""

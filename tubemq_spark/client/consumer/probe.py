@@ -17,7 +17,7 @@ from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import TransportError
+from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.log_fingerprint import Store
@@ -78,10 +78,16 @@ class Prober:
     visitor: Visitor
 
     def probe(
-        self, places: Iterable[PartitionPosition], only_exact: Collection[PartitionPosition] = frozenset()
+        self,
+        places: Iterable[PartitionPosition],
+        only_exact: Collection[PartitionPosition] = frozenset(),
+        optional: Collection[Partition] = frozenset(),
     ) -> dict[PartitionPosition, ProbeResult]:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
+        For `optional` partitions an error is no clear answer, too.
+
+        Raises as `extents`.
         """
         wanted = missing = sorted(set(places))
         results: dict[PartitionPosition, ProbeResult] = {}
@@ -89,7 +95,7 @@ class Prober:
         sizes = iter(_FETCHES)
         fetches = next(sizes)
         while missing:
-            answers, problem = self._attempt(missing, fetches)
+            answers, problem = self._attempt(missing, fetches, optional)
             for place, answer in answers.items():
                 if isinstance(answer, ProbeResult):
                     results[place] = answer
@@ -195,7 +201,7 @@ class Prober:
             )
 
     def _attempt(
-        self, places: Iterable[PartitionPosition], fetches: int
+        self, places: Iterable[PartitionPosition], fetches: int, optional: Collection[Partition]
     ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], TransportError | None]:
         """Return the clear answers, and an error if a broker did not answer."""
         by_partition: dict[Partition, list[int]] = {}
@@ -216,9 +222,15 @@ class Prober:
                         answer = _answer(exchanges[first : first + 1 + fetches])
                         if answer is not None:
                             answers[partition, position] = answer
-                except TransportError as error:
-                    self.visitor.failed(partition, error)
-                    problem = error
+                except (ConfigError, ServerError, TransportError) as error:
+                    holder = error.holder if isinstance(error, TransportError) else ""
+                    if partition in optional and not holder:
+                        answers |= {(partition, at): _OthersOnly(at, False) for at in by_partition[partition]}
+                    elif isinstance(error, TransportError):
+                        self.visitor.failed(partition, error)
+                        problem = error
+                    else:
+                        raise
         return answers, problem
 
 

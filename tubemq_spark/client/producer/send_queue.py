@@ -112,6 +112,10 @@ class SendLane:
                 self.blocking.add(taken)
         return taken
 
+    def take_all(self) -> Sequence[RecordBatch]:
+        batches, self.waiting, self._open = self.waiting, deque(), None
+        return batches
+
     def put_back(self, batch: RecordBatch) -> None:
         """Put records before those that were accepted later."""
         behind = (at for at, other in enumerate(self.waiting) if other.number >= batch.number)
@@ -227,8 +231,7 @@ class SendQueue:
         """Find the partitions of all keys again, because the topic has other partitions now."""
         for lane in list(self._lanes.values()):
             if lane.id.by_key:
-                batches, lane.waiting = lane.waiting, deque()
-                for batch in reversed(batches):
+                for batch in reversed(lane.take_all()):
                     self._route(batch, partition_for_key)
 
     def release(self, batch: RecordBatch, start: int, end: int) -> None:
