@@ -142,7 +142,11 @@ class Reading:
                 raise BrokenError("rows_exact", f"{message} is damaged or of another type, and is in batch {batch}")
             if row.offset is not None and row.offset != message.position:
                 raise BrokenError("offset_true", f"{message} has offset {row.offset}")
-            if row.offset is None and self._has_offset(batch, row.partition) and not self._is_behind_gaps(message, begin):
+            if (
+                row.offset is None
+                and self._has_offset(batch, row.partition)
+                and not self._is_behind_gaps(message, begin)
+            ):
                 raise BrokenError("offset_true", f"{message} has no offset in batch {batch}, whose plan gave it one")
             if not begin.get(row.partition, 0) <= message.position < end.get(row.partition, 0):
                 raise BrokenError("rows_exact", f"{message} is in batch {batch}, whose range does not have it")

@@ -315,7 +315,7 @@ class WritingSchedule(OperatedSchedule):
         return {"value": row.body} if "topic" in self.options else {"value": row.body, "topic": "t"}
 
     def planned(self, query: StreamQuery, batch: int) -> None:
-        topics = self.topics_of_batch(batch)
+        topics = {self.options["topic"]} if "topic" in self.options else self.writing.topics_written
         stores = [self.store_of(partition) for topic in topics for partition in self.partitions_of(topic)]
         held = ((store.max_offset - store.min_offset) // UNIT for store in stores if store is not None)
         largest = max(held, default=0)

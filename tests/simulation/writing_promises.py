@@ -129,7 +129,7 @@ class Plan(NamedTuple):
     """What the topics had when an attempt of a batch was planned."""
 
     at: float
-    largest: int  # messages of the largest store of the topics
+    largest: int  # messages of the largest store of the topics that the plan knows
     option_topic: bool
 
 
@@ -262,6 +262,11 @@ class Writing:
         guarded(self.key_has_one_partition)
         guarded(self.dead_letters_true)
 
+    @property
+    def topics_written(self) -> set[str]:
+        """The topics that have got rows."""
+        return {partition.topic for partition in self._first_write}
+
     # -- invariants -----------------------------------------------------------------------------------------------
 
     def _rows_stored(self, origin: Origin, of_run: Sequence[Attempt]) -> None:
@@ -335,7 +340,7 @@ class Writing:
             plan = self.plans.get((attempt.run, origin))
             if plan is None or not attempt.is_of_repeated_stage:
                 continue
-            # "no partition of the topic had 16 messages when the batch began"
+            # "no partition of the topic held 16 messages when the batch began"
             if plan.largest < SMALLEST_MARKED:
                 return False
             # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"

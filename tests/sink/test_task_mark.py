@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,13 +116,13 @@ def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(monkeypatch: p
     """An attempt asks whether it may go on before it sends, and waits 2 s for a broker that does not answer."""
     clock = ManualClock()
     place = Partition(1, "demo", 0)
-    answers: list[int | None] = [0]
+    answers: list[tuple[int, int] | None] = []
 
-    def exchange(*_: object, within: float) -> int | None:
-        if answers[-1] is None:
+    def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
+        if answers:
             clock.advance(within)
-        answers.append(None)
-        return answers[-2]
+        answers.append(None if answers else (0, asked[-1]))
+        return answers[-1]
 
     monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
     settings = replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock)
@@ -129,11 +130,33 @@ def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(monkeypatch: p
     mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), {place: Bookmark(0, 0, 100 * UNIT)})
     mark.take()
     asked = []
-    for _ in range(5):
+    for _ in range(6):
         clock.advance(0.5)
         mark.check()
-        asked.append(len(answers) - 2)
-    assert asked == [0, 1, 1, 2, 2]
+        asked.append(len(answers) - 1)
+    assert asked == [0, 1, 1, 1, 1, 2]
+
+
+def test_an_attempt_whose_mark_got_no_answer_stops_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know whether its request was executed, but sees that another attempt has left a mark."""
+    clock, at, answers = ManualClock(), [0], iter([False])
+
+    def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
+        before, at[0] = at[0], at[0] if asked[-1] is None else asked[-1]
+        return (before, at[0]) if next(answers, True) else None
+
+    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
+    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
+    first, second = (TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), planned) for _ in range(2))
+    assert not first.take()
+    clock.advance(2.0)
+    first.check()
+    assert second.take()
+    clock.advance(2.0)
+    second.check()
+    with pytest.raises(FencedError):
+        first.check()
 
 
 @pytest.mark.parametrize("is_refused", [True, False])

@@ -9,7 +9,9 @@ So each attempt that has rows leaves a mark at a broker before its first message
 are marks of this batch: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by
 another one, and searches for rows. The attempt that has left the first mark then finds another one, and stops.
 
-Positions are clamped to those of the store, so a store that has received less than `_SLOTS` messages takes no marks.
+Positions are clamped to those of the store, so a store that holds less than `_SLOTS` messages takes no marks. The plan
+only knows how many it has received; if retention has removed most of them, the task tries another store.
+
 An old position is no mark: the number of a position in the index, modulo the number of slots, tells batch and attempt.
 An old mark may be taken for one of this batch by chance. Then the task searches in vain.
 
@@ -21,6 +23,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import cycle, islice
+from typing import NamedTuple
 from zlib import crc32
 
 from tubemq_spark.client import system
@@ -36,6 +40,13 @@ _log = logging.getLogger(__name__)
 _SLOTS = 16  # positions before the end, at least; `_MARKS` of them belong to a batch
 _MOST_SLOTS = 4096
 _MARKS = 4
+_PLACES = 3  # stores that a task tries
+
+
+class _Place(NamedTuple):
+    group: str
+    partition: Partition
+    marks: list[int]
 
 
 class TaskMark:
@@ -48,51 +59,66 @@ class TaskMark:
         self._session = session
         self._task = task
         self._clock = session.settings.clock
-        self._mark: int | None = None  # None if it is unknown whether the broker has it
+        self._max_age = session.settings.timings.task_mark_max_age
         self._proven_at = 0.0
-        places = sorted(one for one, bookmark in planned.items() if bookmark.end >= _SLOTS * UNIT)
-        self._place = places[task.partition % len(places)] if places else None
-        self._group = f"{base}_task_{task.partition // len(places)}" if places else ""
-        self._marks = _marks_before(planned[self._place].end, task) if self._place is not None else []
+        ends = {one: bookmark.end for one, bookmark in sorted(planned.items()) if bookmark.end >= _SLOTS * UNIT}
+        round_, first = divmod(task.partition, max(1, len(ends)))
+        places = [*islice(cycle(ends), first, first + min(_PLACES, len(ends)))]
+        self._places = [
+            _Place(f"{base}_task_{round_ * _PLACES + number}", one, _marks_before(ends[one], task))
+            for number, one in enumerate(places)
+        ]
+        self._own: set[int] = set()  # the mark; all that were tried if it is unknown which of them the broker has
 
     def take(self) -> bool:
         """Leave the mark. Return True if it replaces that of an earlier attempt."""
-        if self._place is None:
-            return False
-        self._proven_at = self._clock.monotonic()
-        first, *others = self._marks
-        found = self._exchange(first)
-        if found not in self._marks:
-            self._mark = None if found is None else first
-            return False
-        _log.info("task partition %d of batch %d has an earlier attempt", self._task.partition, self._task.batch)
-        mark = system.randomizer.choice([one for one in others if one != found])
-        self._mark = None if self._exchange(mark) is None else mark
-        return True
+        has_earlier = False
+        while self._places:
+            self._proven_at = self._clock.monotonic()
+            place, mark = self._places[0], self._places[0].marks[0]
+            self._own = set()
+            while True:
+                self._own.add(mark)
+                if (answer := self._exchange(mark)) is None:
+                    return has_earlier
+                found, now = answer
+                has_earlier = has_earlier or found in place.marks
+                if found != mark or now != mark:
+                    break
+                # Another attempt has the same mark, or this one sent the request twice.
+                mark = system.randomizer.choice([one for one in place.marks if one != found])
+            self._own = {mark}
+            if now == mark:
+                if has_earlier:
+                    _log.info("task partition %d of batch %d has an earlier attempt", *self._task[2:0:-1])
+                return has_earlier
+            self._places.pop(0)
+        return has_earlier
 
     def check(self) -> None:
         """Raise `FencedError` if another attempt has replaced the mark. Ask the broker if the last proof is too old."""
-        if self._mark is None:
+        if not (self._places and self._own) or self._clock.monotonic() - self._proven_at < self._max_age:
             return
-        if self._clock.monotonic() - self._proven_at < self._session.settings.timings.task_mark_max_age:
-            return
-        found = self._exchange(None)
+        answer = self._exchange(None)
         # After the answer: the task waits for a broker that is slow, and must be able to send before it asks again.
         self._proven_at = self._clock.monotonic()
-        if found != self._mark and found in self._marks:
+        if answer is None:
+            self._max_age = max(1.0, 2 * self._max_age)  # sends to other brokers go on
+        elif answer[0] in self._places[0].marks and answer[0] not in self._own:
             raise FencedError(
                 f"task partition {self._task.partition} of batch {self._task.batch}: Spark has begun another attempt "
                 "of this task, which stores the remaining rows. Nothing is to be done if that attempt goes on",
                 holder="",
             )
 
-    def _exchange(self, position: int | None) -> int | None:
-        assert self._place is not None
+    def _exchange(self, position: int | None) -> tuple[int, int] | None:
+        group, partition, _ = self._places[0]
         try:
             within = self._session.settings.timings.broker_away_after
-            return exchange_position(self._session, self._group, self._place, position, within=within)
+            return exchange_position(self._session, group, partition, position, within=within)
         except TubeMQError as error:
             _log.info("the task leaves no mark, so a repeated stage would not find its rows: %s", error)
+            self._places.clear()
             return None
 
 

@@ -218,17 +218,16 @@ class MicroBatchPlanner:
         self, known: Positions, left: Positions, fingerprints: Fingerprints, claims: GroupClaims
     ) -> dict[Partition, int]:
         """Claim partitions that are new, and return where they are read from: those that the query has read before, and
-        `left`, go on there, if they still have the same messages."""
+        `left`, go on there, or where new messages begin if the store was truncated."""
         if not self._rate_limit.admits_new_partitions:
             return {}
         found = self._partitions.discover(known, claims, self._prober)
-        back = {partition: at for partition, at in left.items() if partition in found and at <= found[partition].end}
-        replaced = self._truncation_check.lost_since(back, fingerprints) if back else {}
+        back = {p: at for p, at in left.items() if p in found and (p.store in fingerprints or at <= found[p].end)}
+        back |= self._truncation_check.lost_since(back, fingerprints) if back else {}
         new: dict[Partition, int] = {}
-        for partition, (begin, _) in found.items():
-            goes_on = partition in back and partition not in replaced
-            new[partition] = back[partition] if goes_on else begin
-            what = "is there again; reading goes on" if goes_on else "is new; it is read from its beginning"
+        for partition, (begin, end) in found.items():
+            new[partition] = min(back.get(partition, begin), end)
+            what = "is there again; reading goes on" if partition in back else "is new; it is read from its beginning"
             _log.info("%s %s at %d", partition, what, new[partition])
         if self._options.commit_offsets:  # a commit moves it only at the next trigger
             claims.take({partition: at for partition, at in new.items() if claims.position(partition).group > at})

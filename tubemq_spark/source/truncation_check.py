@@ -24,7 +24,14 @@ from tubemq_spark.protocol.index_search import Search
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.store_check import FingerprintState, Results, StoreCheck, StoreRange, store_ranges, unread_members
+from tubemq_spark.source.store_check import (
+    FingerprintState,
+    Results,
+    StoreCheck,
+    StoreRange,
+    store_ranges,
+    unread_members,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +136,7 @@ class TruncationCheck:
         try:
             have_grown = self.lists_have_grown()
         except TransportError as error:
-            raise StoreChangedError(f"a store has messages of an unknown partition, and no master answers: {error}") from None
+            raise StoreChangedError(f"a store has messages of an unknown partition, and {error}") from None
         if have_grown:
             raise StoreChangedError("a topic got partitions")
 

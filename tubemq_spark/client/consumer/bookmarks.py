@@ -158,17 +158,17 @@ def move_bookmarks(
 
 def exchange_position(
     session: ProducerSession, group: str, partition: Partition, position: int | None, *, within: float
-) -> int | None:
-    """Return the position of `group`, and then move the group to `position`; None leaves it.
+) -> tuple[int, int] | None:
+    """Move `group` to `position`; None leaves it. Return where it was, and where it is now: the broker moves a group
+    only within the store.
 
-    A new group is at the beginning of the store. Return None if the broker does not answer within so many seconds, or
-    does not move the group to `position` because the store begins behind it. Raise `AuthError`, `ServerError`.
+    A new group is at the beginning of the store. Return None if the broker does not answer within so many seconds; the
+    group may have moved. Raise `AuthError`, `ServerError`.
     """
     read = _Registration(partition, group, ReadStatus.NORMAL)
     wanted = [read] if position is None else [read, _Registration(partition, group, ReadStatus.NORMAL, position)]
     found = _register(session, wanted, None, within)
-    is_moved = all(one in found for one in wanted) and (position is None or found[wanted[-1]].group == position)
-    return found[read].group if is_moved else None
+    return (found[read].group, found[wanted[-1]].group) if len(found) == len(wanted) else None
 
 
 def _register(
