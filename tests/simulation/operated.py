@@ -112,7 +112,12 @@ class OperatedSchedule(Schedule):
         while not self.is_finished:
             self._run_query()
             if not self.is_finished:
-                self.world.sleep(self.setting.extra["pause"] if not self.is_calm else 0.5)
+                self.world.sleep(self.pause())
+
+    def pause(self) -> float:
+        """Return the seconds until the query starts again."""
+        pause: float = self.setting.extra["pause"]
+        return pause if not self.is_calm else 0.5
 
     def _run_query(self) -> None:
         app = self.new_app("app", self.host, self.setting.extra["max_failures"])

@@ -166,6 +166,9 @@ class ReadingSchedule(OperatedSchedule):
         interval = self.setting.interval if not self.is_calm else min(2.0, self.setting.interval)
         return StreamQuery(app, self.checkpoint, source, FileSink(self._written), interval=interval)
 
+    def pause(self) -> float:
+        return 20.0 if self.is_removed else super().pause()  # it would only fail again
+
     def ended_itself(self) -> None:
         self.check_quiet_group()
 
