@@ -100,10 +100,9 @@ class GroupClaims:
         Raise `PartitionOccupiedError` if another consumer holds one of them for too long, `FencedError` if a newer run
         of this query does, `TransportError` with the `unserved` partitions if a broker does not answer.
         """
-        with self._claiming:
-            if self._stop_heartbeat is None:
-                self._stop_heartbeat = HEARTBEAT().keep(self._beat, self._settings.timings.heartbeat_period)
-            self._take(positions, read_status, retry_for)
+        if self._stop_heartbeat is None:
+            self._stop_heartbeat = HEARTBEAT().keep(self._beat, self._settings.timings.heartbeat_period)
+        self._take(positions, read_status, retry_for)
 
     def hold(self, partitions: Iterable[Partition], read_status: ReadStatus = ReadStatus.NORMAL) -> None:
         """Claim those of the partitions that are not held; the group stays."""
@@ -113,9 +112,8 @@ class GroupClaims:
         """Return the group's position and the store's end in partitions that nobody else holds. Each claim is released
         in the same write, so that two clients that look at the same time cannot block each other."""
         wanted = dict.fromkeys(partitions)
-        with self._claiming:
-            self._take(wanted, ReadStatus.NORMAL, release=True)
-            return {partition: self._claims.pop(partition).position for partition in wanted}
+        self._take(wanted, ReadStatus.NORMAL, release=True)
+        return {partition: self._claims.pop(partition).position for partition in wanted}
 
     def _take(
         self,
@@ -131,7 +129,8 @@ class GroupClaims:
         retries = Retries(_log, what, retry_for, clock=self._settings.clock)
         acquirer = self._new_acquirer()
         while missing:
-            error = self._attempt(missing, read_status, acquirer, release=release)
+            with self._claiming:  # not during pauses: heartbeats must be able to claim what a broker forgot
+                error = self._attempt(missing, read_status, acquirer, release=release)
             if error is None:
                 retries.progress()
             elif not retries.failed(f"{error}; {len(missing)} partitions are missing"):
@@ -192,7 +191,8 @@ class GroupClaims:
         the others. After an unexpected answer, and once a minute, it asks all. It claims partitions again that the
         broker forgot, and moves a group back that another client moved."""
         with self._claiming:
-            self._take(self._refresh(older_than), ReadStatus.NORMAL)
+            lost = self._refresh(older_than)
+        self._take(lost, ReadStatus.NORMAL)
 
     def _refresh(self, older_than: float) -> dict[Partition, int | None]:
         """Return the partitions that must be claimed again, with positions."""
