@@ -8,13 +8,14 @@ more, and starts again what failed. Its fault happens to one request of the conn
 from __future__ import annotations
 
 import random
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
 import pytest
@@ -38,6 +39,7 @@ FAULTS = ("request lost", "cut before", "cut after", "reply late", "killed befor
 TRIALS = 17  # of each fault, on a real server; 3 on the embedded one
 LATE = 1.2  # seconds; a proof of a claim may be one second old
 PREFIXED = pytest.param("real-prefixed", id="real-prefixed", marks=[pytest.mark.real, pytest.mark.thorough])
+T = TypeVar("T")
 RETRY = {"tubemq_rpc_timeoutMs": 1000, "tubemq_retry_maxElapsedMs": 20_000}
 
 
@@ -50,36 +52,39 @@ class Calls:
 
     def __init__(self, nth: int = 0, fault: str = "") -> None:
         self.methods: list[int] = []
-        self.met: Request | None = None
+        self.met: Method | None = None
         self._nth, self._fault = nth, fault
         self._thread = threading.get_ident()
         self._is_dead = False
 
-    def submit(self, submit: Callable[[Connection, Request], int], connection: Connection, request: Request) -> int:
+    def submit(self, connection: Connection, method: int, submit: Callable[[], T]) -> T:
+        """Pass on requests of `method`, which `submit` queues."""
         if threading.get_ident() != self._thread:
-            return submit(connection, request)
+            return submit()
         if self._is_dead:
             raise Killed
-        self.methods.append(request.method)
+        self.methods.append(method)
         if len(self.methods) != self._nth:
-            return submit(connection, request)
-        self.met = request
+            return submit()
+        self.met = Method(method)
         if self._fault == "killed before":
             self._die(connection)
         if self._fault == "cut before":
             connection._stream.socket.shutdown(socket.SHUT_RDWR)
         if self._fault == "request lost":
             with mock.patch.object(connection._stream, "queue"):
-                return submit(connection, request)
-        serial_no = submit(connection, request)
+                return submit()
+        result = submit()
         if self._fault != "cut before":
             connection._stream.write()
-            time.sleep(LATE if self._fault == "reply late" else 0.05)
+            select.select([connection._stream.socket], [], [], 5.0)  # until the server has answered
+        if self._fault == "reply late":
+            time.sleep(LATE)
         if self._fault == "cut after":
             connection._stream.socket.shutdown(socket.SHUT_RDWR)
         if self._fault == "killed after":
             self._die(connection)
-        return serial_no
+        return result
 
     def _die(self, connection: Connection) -> NoReturn:
         self._is_dead = True
@@ -113,8 +118,15 @@ class Trial:
 
     def play(self) -> None:
         forget_servers()  # as a new process
-        submit = Connection.submit_request
-        with mock.patch.object(Connection, "submit_request", lambda *given: self._calls.submit(submit, *given)):
+        request, sends, calls = Connection.submit_request, Connection.submit_sends, self._calls
+
+        def submit_request(to: Connection, given: Request) -> int:
+            return calls.submit(to, given.method, lambda: request(to, given))
+
+        def submit_sends(to: Connection, *given: Any, **more: Any) -> None:
+            calls.submit(to, Method.SEND_MESSAGE, lambda: sends(to, *given, **more))
+
+        with mock.patch.multiple(Connection, submit_request=submit_request, submit_sends=submit_sends):
             for step in (self._write, self._write, self._read, self._write, self._read):
                 while not self._is_done(step):
                     assert len(self.failures) < 5, self.failures
@@ -191,8 +203,9 @@ def test_a_fault_at_a_single_call_loses_and_doubles_nothing(
         trial = Trial(cluster, topic, f"{group}_{number}", calls, rows)
         begun = time.monotonic()
         trial.play()
-        method = calls.met and Method(calls.met.method).name.lower()
-        told = f"{fault} at call {nth} of {len(usual.methods)}: {method}, {trial.failures}"
+        told = (
+            f"{fault} at call {nth} of {len(usual.methods)}: {calls.met and calls.met.name.lower()}, {trial.failures}"
+        )
         print(f"{told}, {time.monotonic() - begun:.1f} s")
         trial.check()
         assert calls.met is not None, told
