@@ -46,7 +46,9 @@ def test_only_assigned_partitions_are_read_and_claimed(start: Start, streaming: 
     claims: set[Partition] = set()
 
     def note() -> None:
-        claims.update(Partition(broker, topic, number) for _, topic, broker, number in tubemq.claims())
+        for group, topic, broker, number in tubemq.claims():
+            if not group.endswith("_look"):  # probes ask for the owner of a store's last message
+                claims.add(Partition(broker, topic, number))
 
     with tubemq.on("get_message").run(note):
         rows = Stream(tubemq, assign=assign).run()[0] if streaming else read_batch(tubemq, assign=assign)

@@ -68,6 +68,7 @@ class Timings:
     # source: planning
     new_master_lists_fill_up: float = 20.0  # a new master needs up to 13 s to list all topics (measured)
     hidden_partition_poll: float = 0.5  # between two requests while a partition is missing in the lists
+    new_partitions_listed: float = 40.0  # masters list them to consumers at the next balance, every 30 s by default
     new_partition_timeout: float = 2.0  # of a broker that must serve a partition it listed just now
     max_poll_interval: float = 1.0  # between two requests for log ends while a query is idle
 

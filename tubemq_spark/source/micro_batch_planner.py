@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.size_sample import sample_sizes
 from tubemq_spark.client.consumer.visitor import Visitor, visitor_for
 from tubemq_spark.client.consumer.working_group import stream_group
-from tubemq_spark.client.retries import RetryBackoff
+from tubemq_spark.client.retries import Deadline, RetryBackoff
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -36,7 +37,7 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
 from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails, ranges, read_status
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
-from tubemq_spark.source.store_check import ids_between
+from tubemq_spark.source.store_check import StoreCheck, ids_between
 from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class MicroBatchPlanner:
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
         self._known_losses = 0  # of claims, at that check
         self._batches = 0  # that were planned
+        self._unowned: dict[Store, Deadline] = {}  # stores whose last entry no known partition has
 
     def initial(self) -> StreamOffset:
         """Return what a new query begins with: a query id, but no positions.
@@ -290,7 +292,31 @@ class MicroBatchPlanner:
 
     @property
     def _truncation_check(self) -> TruncationCheck:
-        return TruncationCheck(self._prober, self._session.cluster, self._partitions.have_grown)
+        return TruncationCheck(self._prober, self._session.cluster, self._waits_for_owner)
+
+    def _waits_for_owner(self, check: StoreCheck) -> bool:
+        """Return True for a store whose last entry no known partition has, as long as the master may not list that
+        partition yet: such an entry gives no fingerprint, so its loss would not be noticed. Raise `StoreChangedError`
+        if this run ends where the stores end."""
+        store = check.batch.store
+        if not check.lacks_owner:
+            self._unowned.pop(store, None)
+            return False
+        client = self._options.client
+        if store not in self._unowned:
+            wait = min(client.timings.new_partitions_listed, client.retry_for / 2)
+            self._unowned[store] = Deadline(wait, client.clock)
+            _log.info(
+                "broker %d, topic %s, store %d: the last message at %d is of no partition that the master lists. The "
+                "query reads the store when the master lists it, or after %g s", *store, check.batch.last_entry, wait,
+            )  # fmt: skip
+        if self._unowned[store].passed:
+            return False  # nobody can read the entry: the message has impossible attributes, or its partition is gone
+        with suppress(TransportError):
+            self._session.refresh_soon()
+        if not self._rate_limit.admits_new_partitions:
+            raise StoreChangedError(f"the store {store} ends with a message of an unknown partition")
+        return True
 
     def _report_left_out(self, begin: Positions, unnamed: Collection[Partition], end: StreamOffset) -> None:
         """Report the parts of a planned batch that nobody reads, because the options do not name the partitions now."""

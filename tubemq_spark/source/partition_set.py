@@ -103,13 +103,6 @@ class PartitionSet:
             self._states.pop(partition, None)
         return prober.extents(new)
 
-    def have_grown(self) -> bool:
-        """Ask the master now whether the topics have more partitions than it listed before. Raises as
-        `ConsumerSession.refresh_soon`."""
-        before = self._session.cluster
-        self._session.refresh_soon()
-        return self._session.cluster.layouts != before.layouts
-
     def _refresh_lists(self, known: int) -> None:
         """Ask the master for the lists. A query that has `known` partitions needs no answer."""
         if not known:

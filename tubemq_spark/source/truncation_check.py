@@ -18,7 +18,6 @@ from itertools import islice
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
-from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
@@ -41,7 +40,7 @@ _STORES_AT_ONCE = 128
 
 
 class StoreChangedError(Exception):
-    """A store became shorter while it was checked, may have been replaced, or has a partition more."""
+    """A store became shorter while it was checked, may have been replaced, or has messages of an unknown partition."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class TruncationCheck:
 
     prober: Prober
     cluster: Cluster
-    lists_have_grown: Callable[[], bool] = lambda: False
-    """Asks the master whether the topics have more partitions now. Raises `TransportError` if it does not answer."""
+    waits_for_owner: Callable[[StoreCheck], bool] = lambda check: False
+    """Whether a batch leaves a store out, because no known partition has its last entry. Called for each store."""
 
     def check(
         self,
@@ -66,6 +65,8 @@ class TruncationCheck:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Return where
         each partition of a truncated store goes on, and the fingerprints of the batch's end. Raise `StoreChangedError`
         if a store does not reach to the batch's end any more, or a broker was away meanwhile.
+
+        A store that `waits_for_owner` is returned as one that goes on where the batch begins.
 
         Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
         new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it.
@@ -86,8 +87,6 @@ class TruncationCheck:
             checks, results = self._probe(several, empty)
             if visitor.failures != failures:  # after an outage the answers may be those of another store
                 raise StoreChangedError("a broker did not answer while stores were checked")
-            if any(check.lacks_owner for check in checks):
-                self._ask_for_owners()
             self._evaluate(checks, results, begin, log_ends, found, resume_at)
         return resume_at, {store: marks for store, marks in found.items() if marks}
 
@@ -129,16 +128,10 @@ class TruncationCheck:
             elif check.needs_fingerprints:
                 if check.is_too_short:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")
+                if self.waits_for_owner(check):
+                    resume_at |= {partition: begin[partition] for partition in batch.partitions}
+                    continue
                 found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], check.now)
-
-    def _ask_for_owners(self) -> None:
-        """Messages of a partition that is not known give no fingerprint, and their loss would not be noticed."""
-        try:
-            have_grown = self.lists_have_grown()
-        except TransportError as error:
-            raise StoreChangedError(f"a store has messages of an unknown partition, and {error}") from None
-        if have_grown:
-            raise StoreChangedError("a topic got partitions")
 
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
         """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""
