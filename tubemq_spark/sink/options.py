@@ -187,7 +187,6 @@ class EffectivelyOnceOptions:
     group: str
     max_offsets: int = EFFECTIVELY_ONCE_MAX_OFFSETS.preset
     fails_when_uncertain: bool = True
-    former_group: str | None = None  # never set; `QueryBookmarks.read` still asks for it
 
 
 @dataclass(frozen=True)

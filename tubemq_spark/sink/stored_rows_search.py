@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.deployed_topics import all_partitions
@@ -102,18 +101,14 @@ class QueryBookmarks:
     def read(
         self, partitions: Iterable[Partition], *, skip_away: bool = True, begins: bool = True
     ) -> dict[Partition, Bookmark]:
-        """Return the present bookmarks of `partitions`, by both names that the query may have at the brokers.
+        """Return the present bookmarks of `partitions`.
 
         With `skip_away`, leave out partitions whose broker does not answer soon; without, raise `TransportError` for
         them. `begins` is False for a caller that does not send yet.
         """
         within = self._away_after if skip_away else None
-        read = partial(read_bookmarks, self._session, within=within, read_plan=True, begin_batch=begins)
-        bookmarks = read(self._options.group, sorted(partitions))
-        if self._options.former_group is None or not bookmarks:
-            return bookmarks
-        former = read(self._options.former_group, list(bookmarks))
-        return {one: bookmark.older(former[one]) for one, bookmark in bookmarks.items() if one in former}
+        group = self._options.group
+        return read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
         return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, anew=refresh)

@@ -63,7 +63,7 @@ def test_a_temporary_refusal_is_waited_for(
     with cluster.tubemq.on("partition_register", nth=3, times=2).fail(code, "just now") as fault:
         bookmarks = read_bookmarks(session, group, partitions)
     assert fault.fired == 2
-    assert bookmarks == {p: Bookmark(end, end, end) for p, end in ends(cluster, partitions).items()}
+    assert bookmarks == {p: Bookmark(end, end, end, end) for p, end in ends(cluster, partitions).items()}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_permanent_refusal_is_an_error_at_once(
         pytest.raises(error, match=f":{TOPIC}:1 for group {group}_0 at broker 1 at .*{says}"),
     ):
         read_bookmarks(session, group, partitions)
-    assert fault.fired == 4  # two groups at two brokers, once
+    assert fault.fired == 6  # two groups at two brokers, once
     cluster.tubemq.clear_faults()
     assert held(cluster, group) == []
 

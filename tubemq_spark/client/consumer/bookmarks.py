@@ -90,11 +90,6 @@ class Bookmark(NamedTuple):
         before, own = self.before(batch), self.even if batch % 2 == 0 else self.odd
         return self.planned is not None and self.planned < before and own <= before
 
-    def older(self, other: Bookmark) -> Bookmark:
-        """Return what both bookmarks of a partition prove: those of two names of one query."""
-        planned = None if None in (self.planned, other.planned) else max(self.planned or 0, other.planned or 0)
-        return Bookmark(min(self.even, other.even), min(self.odd, other.odd), min(self.end, other.end), planned)
-
 
 def bookmark_group(base: str, batch: int) -> str:
     return f"{base}_{batch % 2}"
@@ -111,21 +106,18 @@ def read_bookmarks(
     retry_for: float | None = None,
     *,
     within: float | None = None,
-    read_plan: bool = False,
     begin_batch: bool = False,
 ) -> dict[Partition, Bookmark]:
     """Return the bookmarks of `partitions`. Where there were none, both are set to the end.
 
-    With `within`, partitions whose brokers do not answer in so many seconds are left out. With `read_plan` the third
-    group is read too, to find out whether a batch has begun. A caller that begins with a batch, or may send messages of
-    it, passes `begin_batch`: the third group is read and then moved.
+    With `within`, partitions whose brokers do not answer in so many seconds are left out. A caller that begins
+    with a batch, or may send messages of it, passes `begin_batch`: the third group is read and then moved.
 
     Raise `TransportError` with the `unserved` partitions if a broker stays away, or another client keeps one of the
     groups, for longer than `retry_for` seconds (default: those of the settings); `AuthError`, `ServerError`.
     """
-    groups = [(bookmark_group(base, number), ReadStatus.FROM_MAX) for number in (0, 1)]
-    if read_plan or begin_batch:
-        groups.append((plan_group(base), ReadStatus.FROM_MAX))
+    names = bookmark_group(base, 0), bookmark_group(base, 1), plan_group(base)
+    groups = [(name, ReadStatus.FROM_MAX) for name in names]
     if begin_batch:
         groups.append((plan_group(base), ReadStatus.FROM_MAX_ALWAYS))
     wanted = {p: [_Registration(p, *group) for group in groups] for p in partitions}
@@ -133,9 +125,8 @@ def read_bookmarks(
     bookmarks: dict[Partition, Bookmark] = {}
     for partition, registrations in wanted.items():
         if all(one in found for one in registrations):
-            even, odd, *plan = (found[one] for one in registrations)
-            planned = plan[0].group if plan else None
-            bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end), planned)
+            even, odd, plan, *_ = (found[one] for one in registrations)
+            bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end), plan.group)
     return bookmarks
 
 
