@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
-from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession
+from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession, MemberState
 from tubemq_spark.client.retries import Deadline, RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
 from tubemq_spark.protocol.flow_rules import FlowRules
-from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 

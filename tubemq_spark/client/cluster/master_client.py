@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from math import inf
 from typing import TypeVar
 
@@ -32,7 +33,6 @@ from tubemq_spark.protocol.auth import master_certificate
 from tubemq_spark.protocol.constants import MASTER_PORT, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_elsewhere
-from tubemq_spark.protocol.lifecycle import MEMBER, Lifecycle, MemberEvent, MemberState
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
@@ -64,13 +64,22 @@ class ForgottenError(TransportError):
     )
 
 
+class MemberState(Enum):
+    """A consumer of a group, or a producer, as the master sees it."""
+
+    NEW = auto()
+    REGISTERED = auto()
+    FORGOTTEN = auto()  # the master timed it out, or another master took over: register again
+    CLOSED = auto()
+
+
 class MasterClient:
     """One client's view of the masters. Not thread-safe: the session that owns it holds a lock."""
 
-    def __init__(self, settings: ClientSettings, client_id: str) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._masters = list(settings.masters)  # the one in service first
-        self._membership = Lifecycle(f"{client_id} at the master", MemberState.NEW, MEMBER)
+        self.state = MemberState.NEW
         self._has_met_master = settings.are_proven  # any peer that may be a master, though not in service
         self._answer_by: Deadline | None = None  # see `hurry`
 
@@ -78,10 +87,6 @@ class MasterClient:
     def address(self) -> Address:
         """The master that is asked first."""
         return self._masters[0]
-
-    @property
-    def state(self) -> MemberState:
-        return self._membership.state
 
     @property
     def is_registered(self) -> bool:
@@ -103,14 +108,14 @@ class MasterClient:
         reply = self._ask_in_turn(method, message, kind, what)
         code = reply.errCode
         if code == ErrCode.HB_NO_NODE:
-            self._membership.on(MemberEvent.FORGOTTEN)
+            self.state = MemberState.FORGOTTEN
             raise forgotten(f"{what}: the master has forgotten this client")
         if code == ErrCode.NOT_READY:
             raise TransportError(f"{what}: the master is not ready")
         if code != ErrCode.SUCCESS:
             raise error_for_code(code, reply.errMsg, f"{what} at the master {self.address}")
         # After a failover another master answered, which knows this client too.
-        self._membership.on(MemberEvent.ANSWERED if self.is_registered else MemberEvent.REGISTERED)
+        self.state = MemberState.REGISTERED
         return reply
 
     def _ask_in_turn(self, method: Method, message: Message, kind: type[R], what: str) -> R:
@@ -127,7 +132,7 @@ class MasterClient:
                 failures.append(str(error))
                 self._masters.append(self._masters.pop(0))
                 if self.is_registered:
-                    self._membership.on(MemberEvent.FORGOTTEN)
+                    self.state = MemberState.FORGOTTEN
             except ServerError as error:
                 if error.name != "Exception":
                     raise
@@ -197,7 +202,7 @@ class MasterClient:
     def close(self, method: Method, message: Message) -> None:
         """Send one unregister request. A master that does not receive it notices by missing heartbeats."""
         was_registered = self.is_registered
-        self._membership.on(MemberEvent.CLOSED)
+        self.state = MemberState.CLOSED
         if was_registered:
             what = f"closing at the master {self.address}"
             send_requests(
@@ -228,7 +233,7 @@ class MasterSession:
         self.settings = settings
         self.client_id = new_client_id(role, settings.clock)
         self.token = VisitToken(self._ask_for_token)
-        self._master = MasterClient(settings, self.client_id)
+        self._master = MasterClient(settings)
         self._registry = TopicRegistry(settings)
         self._lock = system.RLock()  # the heartbeat thread and the session's owner take turns
         self._stop_heartbeat: Callable[[], None] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
-from tubemq_spark.client.cluster.master_client import HOST, MasterSession
+from tubemq_spark.client.cluster.master_client import HOST, MasterSession, MemberState
 from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
@@ -22,7 +22,6 @@ from tubemq_spark.protocol.constants import (
     Method,
 )
 from tubemq_spark.protocol.frame import max_body_size
-from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
