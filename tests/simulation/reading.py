@@ -388,6 +388,18 @@ class ReadingSchedule(OperatedSchedule):
         if planned.strength < 0.5:
             self.when(_FETCHED, replace(planned, kind="kill worker", moment=_THEN))
 
+    def retention(self, planned: Disturbance) -> None:
+        if planned.number % 3 == 0:  # while a task reads
+            self.when(_FETCHED, replace(planned, number=planned.number + 1, moment=_THEN))
+            return
+        super().retention(planned)
+
+    def enlarge_topic(self, planned: Disturbance) -> None:
+        super().enlarge_topic(planned)
+        if planned.number % 3 == 0:  # before the query knows the new partitions
+            follows = self.empty_disk if planned.number % 2 else self.crash_broker
+            self.world.at(planned.strength**2 * 3, follows, replace(planned, number=planned.number // 3))
+
     def move_group(self, planned: Disturbance) -> None:
         if planned.number % 2:  # while a task reads, in the group of the tasks
             self.when(_FETCHED, replace(planned, number=(planned.number | 3) + 1, moment=_THEN))
