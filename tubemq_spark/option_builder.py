@@ -105,7 +105,8 @@ def source_options(
         filters: read only messages of these types, which are values of column `msg_type`; the broker filters by a hash
             of the type, the reader by the type itself
         starting_offsets: where a new query begins; `group` is the group's position, or the earliest for a new group;
-            positions may be -2 (earliest) and -1 (latest). Default: stream `latest`, batch `earliest`
+            positions may be -2 (earliest) and -1 (latest); a batch read cannot begin at `latest`. Default: stream
+            `latest`, batch `earliest`
         starting_timestamp: begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over
             `startingOffsets`; a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone
             is

@@ -91,20 +91,19 @@ _KAFKA_OPTIONS: Mapping[str, str] = {
     "kafka.acks": "a TubeMQ broker always acknowledges from its memory",
 }
 _SIMILAR = 0.6  # ratio of difflib from which the error proposes a name
-_MISSPELLED = 0.845  # ratio from which a name counts as misspelled, even in another namespace
 
 
 def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere: Iterable[str] = ()) -> None:
     """Raise `ConfigError` for a key that is not in `known` or `elsewhere`. `elsewhere` are options of the other side:
     programs pass one set of options to a query's source and to its sink.
 
-    Accept options of Spark itself, names that begin with `__`, and names in another namespace (`spark.…`, and
-    `option.…` of `CREATE TABLE`), except `tubemq.…`, `kafka.…` and probable misspellings.
+    Accept options of Spark itself: those that it adds, names that begin with `__`, `spark.…`, and `option.…` of
+    `CREATE TABLE`.
     """
     names = {option.name.lower(): option.name for option in known}
     accepted = {*names, *(name.lower() for name in elsewhere), *_SPARK_OPTIONS}
     for key in raw:
-        if key.lower() not in accepted and not key.startswith("__"):
+        if key.lower() not in accepted and not key.lower().startswith(("__", "spark.", "option.")):
             _check_unknown(key, names.values())
 
 
@@ -115,10 +114,7 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
     if name.startswith("kafka."):
         raise ConfigError(f"option '{key}' belongs to Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
     nearest = max(names, key=lambda known: _similarity(known, key))
-    similarity = _similarity(nearest, key)
-    if "." in name and not name.startswith("tubemq.") and similarity < _MISSPELLED:
-        return
-    if name.startswith("tubemq.") or similarity >= _SIMILAR:
+    if name.startswith("tubemq.") or _similarity(nearest, key) >= _SIMILAR:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
     raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 

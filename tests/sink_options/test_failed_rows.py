@@ -66,8 +66,9 @@ BAD_ROWS = {
     "value with ,": BadRow("attributes", {"attributes": {"a": "b,c"}}, "the attribute a 'b,c' contains ','"),
     "value with =": BadRow("attributes", {"attributes": {"a": "b=c"}}, "the attribute a 'b=c' contains ',' or '='"),
     "null attribute": BadRow("attributes", {"attributes": {"a": None, "b": "c"}}, "attribute a is null; TubeMQ has"),
-    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"attribute \$msgType\$ is reserved"),
-    "key of the time": BadRow("attributes", {"attributes": {"$msgTime$": "a"}}, r"attribute \$msgTime\$ is reserved"),
+    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"attribute \$msgType\$=a contains"),
+    "key of the time": BadRow("attributes", {"attributes": {"$msgTime$": "a"}}, r"attribute \$msgTime\$=a contains"),
+    "type in a value": BadRow("attributes", {"attributes": {"a": "see $msgType$"}}, r"attribute a=see \$msgType\$ c"),
     "key of a codec": BadRow(
         "attributes", {"attributes": {"spark_compression": "gzip"}}, "attribute spark_compression is reserved: use opt"
     ),
@@ -173,7 +174,7 @@ def test_a_bad_row_is_dropped(
         == "[task-rows-dropped] 1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
     )
     caplog.clear()
-    writing.commit([written, None, written], batch=4)
+    writing.commit([written, written], batch=4)
     assert _warnings(caplog) == [
         "[batch-rows-dropped] batch 4: 2 rows could never be sent and were dropped (failedRows=drop)"
     ]

@@ -111,7 +111,13 @@ def test_options_of_other_namespaces_are_accepted(name: str) -> None:
         TubeMQDataSource(REQUIRED | {key: "x"}).schema()
 
 
-@pytest.mark.parametrize("name", ["header", "inferSchema", "url", "startingPosition", "ignoreChanges", "rowsPerSecond"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("header", "inferSchema", "url", "startingPosition", "ignoreChanges", "rowsPerSecond"),
+        *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "service.url", "pulsar.admin.x"),
+    ],
+)
 def test_options_of_other_sources_are_refused(name: str) -> None:
     """A user who sets one expects an effect."""
     problem = refusal(REQUIRED | {name: "x"})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from functools import partial
 
@@ -196,17 +197,36 @@ def test_small_partition_without_times_begins_at_its_end(start: Start, caplog: p
     [
         ({"endingTimestamp": milliseconds(30), "endingOffsets": "latest"}, 0, 30),
         ({"endingTimestamp": "2026-01-01T12:30:00Z", "startingTimestamp": milliseconds(28)}, 28, 30),
-        ({"endingTimestamp": milliseconds(20), "startingTimestamp": milliseconds(25)}, 0, 0),
+        ({"endingTimestamp": milliseconds(25), "startingTimestamp": milliseconds(25)}, 0, 0),
         ({"endingTimestamp": "2026-01-01T13:00:00Z"}, 0, MINUTES),
     ],
 )
 def test_batch_ends_at_ending_timestamp(
     timed: EmbeddedTubeMQ, given: dict[str, object], first: int, behind: int
 ) -> None:
-    """If the end is before the start, there is nothing to read."""
     rows = read_batch(timed, "t", **given)
     for broker in (1, 2):
         assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, behind)
+
+
+@pytest.mark.option("endingTimestamp")
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": "latest"}, "where a batch read would read nothing"),
+        ({"startingOffsets": {"t": {"1:0": -2, "2:0": -1}}}, "where a batch read would read nothing"),
+        ({"startingTimestamp": milliseconds(25), "endingTimestamp": milliseconds(20)}, "later than 'endingTimestamp'"),
+        (
+            {"startingOffsets": {"t": {"1:0": UNIT * A_MINUTE * 21, "2:0": 0}}, "endingTimestamp": milliseconds(20)},
+            f"which lies behind {UNIT * A_MINUTE * 20}, the position of option 'endingTimestamp'",
+        ),
+    ],
+)
+def test_a_batch_that_begins_behind_its_end_is_refused(
+    timed: EmbeddedTubeMQ, given: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        read_batch(timed, "t", **given)
 
 
 # Clocks in Berlin show 02:00 to 02:59 on 2025-10-26 twice: from 00:00Z on and from 01:00Z on.

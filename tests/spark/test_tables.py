@@ -42,9 +42,9 @@ def test_a_write_that_creates_a_table_stores_its_rows_once(
     write(rows, options, table)
     assert sorted(message.body for message in stored_in(cluster, topic)) == [b"%d" % number for number in range(10)]
     # Spark gives the options of the first write to nobody.
-    with pytest.raises(AnalysisException, match="option 'tubemq.master' is required"):
+    with pytest.raises(AnalysisException, match=r"option 'tubemq\.master' is required"):
         rows.writeTo(table).append()
-    with pytest.raises(AnalysisException, match="option 'tubemq.master' is required"):
+    with pytest.raises(AnalysisException, match=r"option 'tubemq\.master' is required"):
         spark.table(table).count()
     rows.write.format("tubemq").options(**options).insertInto(table)
     assert len(stored_in(cluster, topic)) == 20

@@ -135,8 +135,8 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
             raise ConfigError(f"msg_time {msg_time!r} is not a time of the form yyyyMMddHHmm")
         parts.append(f"{MSG_TIME_KEY}={msg_time}")
     for key, value in (own or {}).items():
-        if key in (MSG_TYPE_KEY, MSG_TIME_KEY):
-            raise ConfigError(f"the attribute {key} is reserved: use the columns msg_type and msg_time")
+        if "$msg" in key or "$msg" in value:
+            _refuse_tokens(key, value)
         if key == COMPRESSION_KEY:
             raise ConfigError(f"the attribute {key} is reserved: use option 'compression'")
         if not key:
@@ -180,6 +180,15 @@ def format_msg_time(moment: datetime) -> str:
     """Return an aware datetime as `yyyyMMddHHmm` in UTC."""
     utc = moment.astimezone(timezone.utc)
     return f"{utc.year:04}{utc:%m%d%H%M}"  # %Y omits the leading zeros of early years
+
+
+def _refuse_tokens(key: str, value: str) -> None:
+    """Java looks for these keys anywhere in the attributes (wire: Message.parseSystemHeader)."""
+    if any(token in text for token in (MSG_TYPE_KEY, MSG_TIME_KEY) for text in (key, value)):
+        raise ConfigError(
+            f"the attribute {key}={value} contains {MSG_TYPE_KEY} or {MSG_TIME_KEY}, which TubeMQ reserves: use the "
+            "columns msg_type and msg_time"
+        )
 
 
 def _refuse_separators(what: str, text: str) -> None:

@@ -59,9 +59,15 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
     """Write the receipts and move the query's bookmarks; a repetition changes nothing.
 
     `batch` is None for a batch write. Raise as `write_receipts`, and `ConfigError` if an earlier attempt has stored
-    rows of a task that has none now.
+    rows of a task that has none now, or if a task has not reported what it wrote.
     """
     written = [message for message in messages if isinstance(message, Written)]
+    if len(written) < len(messages):
+        raise ConfigError(
+            f"{_name(batch)}: {len(messages) - len(written)} of {len(messages)} tasks did not report what they wrote, "
+            "so Spark has not passed their rows to the sink. It does so with trigger(continuous=…), which the sink "
+            "does not support: use trigger(processingTime=…)"
+        )
     if options.effectively_once is not None and batch is not None:
         _check_tasks(options.effectively_once, batch, written)
     if options.receipts is not None and written:

@@ -77,7 +77,7 @@ EFFECTIVELY_ONCE_GROUP = Option(
 )
 EFFECTIVELY_ONCE_MAX_OFFSETS = Option(
     "effectivelyOnceMaxOffsets",
-    whole_number(1, 2**62),
+    whole_number(1, 2**63 - 1),
     "a number, 1 or more",
     "how many messages a task reads at most to find those that an earlier attempt has stored",
     10_000_000,

@@ -64,7 +64,7 @@ STARTING_OFFSETS: Option[Bound] = Option(
     parsers.bound(("earliest", "latest", GROUP), frozenset({EARLIEST, LATEST})),
     f"earliest, latest, group or {_POSITIONS}, with -2 for earliest and -1 for latest",
     "where a new query begins; `group` is the group's position, or the earliest for a new group; positions may be -2 "
-    "(earliest) and -1 (latest)",
+    "(earliest) and -1 (latest); a batch read cannot begin at `latest`",
     shown_default="stream `latest`, batch `earliest`",
 )
 STARTING_TIMESTAMP = Option(
@@ -93,13 +93,13 @@ FAIL_ON_DATA_LOSS = flag(
 )
 MAX_OFFSETS_PER_TRIGGER = Option(
     "maxOffsetsPerTrigger",
-    whole_number(1, 2**62),
+    whole_number(1, 2**63 - 1),
     _LIMIT,
     "the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
 )
 MAX_BYTES_PER_TRIGGER = Option(
     "maxBytesPerTrigger",
-    whole_number(1, 2**62),
+    whole_number(1, 2**63 - 1),
     "a number of bytes, at least 1",
     "the number of bytes to read in one micro-batch, estimated before it is read: messages as the brokers store them, "
     "with attributes, and compressed if they are; those of other partitions of a store and other types count too. The "
@@ -110,7 +110,7 @@ MAX_BYTES_PER_TRIGGER = Option(
 )
 MIN_OFFSETS_PER_TRIGGER = Option(
     "minOffsetsPerTrigger",
-    whole_number(1, 2**62),
+    whole_number(1, 2**63 - 1),
     _LIMIT,
     "wait until there are that many new entries, but not longer than `maxTriggerDelay` (Spark 4.2 and later)",
 )
@@ -249,6 +249,7 @@ class SourceOptions:
         else:
             for option in _set(raw, _LIMITS):
                 _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
+            _check_batch_bounds(raw)
         starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
@@ -278,6 +279,22 @@ class SourceOptions:
             claim_timeout=CLAIM_TIMEOUT_MS.get(raw) / 1000,
             poll_interval=HEADS_INTERVAL_MS.get(raw) / 1000,
             metadata_interval=METADATA_INTERVAL_MS.get(raw) / 1000,
+        )
+
+
+def _check_batch_bounds(raw: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for bounds of a batch read that leave nothing to read."""
+    starting, zone = STARTING_OFFSETS.read(raw), MSG_TIME_ZONE.get(raw)
+    since, until = (_in_zone(one.read(raw), zone) for one in (STARTING_TIMESTAMP, ENDING_TIMESTAMP))
+    if since is None and (starting == "latest" or (isinstance(starting, dict) and LATEST in starting.values())):
+        raise ConfigError(
+            "option 'startingOffsets' is latest (-1), where a batch read would read nothing: leave it out to begin at "
+            "the earliest message, or give group, positions, or option 'startingTimestamp'"
+        )
+    if since is not None and until is not None and since > until:
+        raise ConfigError(
+            f"option 'startingTimestamp' is {raw['startingtimestamp']}, later than 'endingTimestamp', which is "
+            f"{raw['endingtimestamp']}: make it earlier"
         )
 
 

@@ -68,6 +68,13 @@ class OffsetResolver:
         if options.ending_at is None:
             return ending_positions(options.ending, starts, positions)
         ends = self.at_time(options.ending_at, starts, is_end=True)
+        if options.starting_at is None and isinstance(options.starting, dict):
+            for partition, end in ends.items():
+                if end < starts[partition]:
+                    raise ConfigError(
+                        f"option 'startingOffsets' has {starts[partition]} for {partition}, which lies behind {end}, "
+                        f"the position of option 'endingTimestamp' ({options.ending_at})"
+                    )
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
     def at_time(
