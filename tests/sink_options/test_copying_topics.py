@@ -88,6 +88,28 @@ def test_without_its_position_a_row_goes_to_its_target(cluster: Cluster, demo: s
     }
 
 
+@pytest.mark.column("broker_id", "partition")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_row_that_was_not_read_goes_to_its_target(cluster: Cluster, by_rows: bool) -> None:
+    """INSERT INTO a view gives null to the columns that the statement does not name."""
+    topic = cluster.new_topic("three")
+    target = partitions(cluster, topic)[-1]
+    given: Mapping[str, Any] = {
+        "broker_id": target.broker_id,
+        "partition": target.partition_id,
+        "offset": None,
+        "message_id": None,
+    }
+    rows: list[dict[str, Any]] = [
+        {"value": b"new", **given},
+        {"value": b"copied", **ORIGIN},
+        {"value": b"new", **given},
+    ]
+    save(cluster, rows, topic, by_rows=by_rows)
+    there = [message.partition for message in stored_in(cluster, topic) if message.body == b"new"]
+    assert there == [target, target]
+
+
 @pytest.mark.column("topic")
 def test_the_topic_option_wins_for_copies(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
     """Without option `topic`, the column says where a row goes."""

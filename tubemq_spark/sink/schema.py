@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -142,13 +142,26 @@ def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[
 
     Spark allows texts with bytes that are not UTF-8. They become lone surrogates.
     """
-    names = batch.schema.names
-    read = columns_read(tuple(names), topic)
-    columns = {name: column for name, column in zip(names, batch.columns, strict=True) if name in read}
+    columns = _columns_of(batch, topic)
     cells: list[Iterable[Any]] = [
         _reader(name)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
     ]
     return map(Cells, *cells)
+
+
+def _columns_of(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Array]:
+    """Return the columns that the sink reads. In a frame with the source's own schema, only rows that were not read
+    have a target: Spark's INSERT INTO gives null to the columns that a statement does not name."""
+    names = tuple(batch.schema.names)
+    read = columns_read(names, topic)
+    columns = {name: column for name, column in zip(names, batch.columns, strict=True) if name in read}
+    marks = [pc.is_valid(batch.column(name)) for name in names if name in _ONLY_IN_SOURCE_SCHEMA]
+    was_read = reduce(pc.or_, marks) if marks else None
+    if was_read is not None and not pc.all(was_read).as_py():
+        for name in set(names).intersection(_TARGET):
+            column = batch.column(name)
+            columns[name] = pc.if_else(was_read, pa.scalar(None, column.type), column)
+    return columns
 
 
 @lru_cache(maxsize=32)
@@ -169,8 +182,7 @@ def bodies_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> list[byt
     and they are rarely equal.
     """
     values: list[bytes] | None = None
-    for name in columns_read(tuple(batch.schema.names), topic):
-        column = batch.column(name)
+    for name, column in _columns_of(batch, topic).items():
         if name == "value":
             values = None if column.null_count else _bytes(column)  # type: ignore[assignment]
         elif column.null_count < len(column) and not _is_one_text(column):
@@ -187,6 +199,8 @@ def cells_of_row(row: Row, topic: str | None = None) -> Cells:
     """Return a row that Spark gives to writers without Arrow; `topic` is the option."""
     cells = row.asDict()
     read = columns_read(tuple(cells), topic)
+    if all(cells.get(name) is None for name in _ONLY_IN_SOURCE_SCHEMA):
+        read |= cells.keys() & set(_TARGET)
     if len(read) < len(cells):
         cells = {name: cell for name, cell in cells.items() if name in read}
     moment, inlong_time = cells.get("msg_time"), cells.get("inlong_time")
