@@ -394,9 +394,16 @@ class ReadingSchedule(OperatedSchedule):
             return
         super().retention(planned)
 
+    def crash_broker(self, planned: Disturbance) -> None:
+        if planned.number % 5 == 2:  # while a task reads
+            nth = 1 + planned.number // 5 % 3
+            self.when(_FETCHED, replace(planned, number=planned.number + 1, moment=_THEN), nth)
+            return
+        super().crash_broker(planned)
+
     def enlarge_topic(self, planned: Disturbance) -> None:
         super().enlarge_topic(planned)
-        if planned.number % 3 == 0:  # before the query knows the new partitions
+        if planned.number % 3 == 2:  # before the query knows the new partitions
             follows = self.empty_disk if planned.number % 2 else self.crash_broker
             self.world.at(planned.strength**2 * 3, follows, replace(planned, number=planned.number // 3))
 
