@@ -51,7 +51,9 @@ def _rebuild(kind: type[TubeMQError], args: tuple[Any, ...], state: dict[str, An
 
 
 class ConfigError(TubeMQError):
-    """An option, an offset or a row is invalid."""
+    """An option, an offset or a row is invalid. `code` is that of the server's refusal, 0 without one."""
+
+    code: int = 0
 
     cause = "An option, an offset in the checkpoint, a column or a row is invalid, or does not fit the cluster."
     remedy = "Change what the text names. It says what was expected. docs/options.md lists the options."

@@ -121,7 +121,7 @@ def nothing_came(code: int, text: str = SAID) -> Case:
     return Case(FETCH, code, ServerError, words + ".*", text=text)
 
 
-OTHERS = r"; the group is in use .*: stop (them|those consumers), or use another 'tubemq\.group'"
+OTHERS = r"; the group is in use .*: stop (them|those consumers).*, or use another 'tubemq\.group'"
 CREATE = "; check the topic's name, or create it on the cluster"
 GRANT = "; authorise the group for the topic on the cluster"
 NARROW = "; set option 'filters' to message types that the group may read, or authorise .* these types on the cluster"
@@ -152,7 +152,8 @@ READING = [
     *(refused(method, 400, ServerError) for method in (REGISTER, LISTS)),
     *(refused(method, 415, AuthError, PASSWORD) for method in (REGISTER, LISTS)),
     *(refused(method, 500, ServerError) for method in (REGISTER, LISTS)),
-    *(refused(REGISTER, code, ConfigError, OTHERS) for code in (424, 425, 426, 429)),
+    refused(REGISTER, 424, ConfigError, OTHERS)._replace(is_final=False),  # a killed consumer is a member for a while
+    *(refused(REGISTER, code, ConfigError, OTHERS) for code in (425, 426, 429)),
     *(refused(REGISTER, code, ConfigError) for code in (427, 428, 430)),
     refused(REGISTER, 431, ConfigError, CREATE),
     refused(REGISTER, 450, AuthError, GRANT),

@@ -91,7 +91,9 @@ REACTIONS: Mapping[int, Reaction] = {code: reaction for reaction, codes in _CODE
 
 _GROUP_IN_USE = "the group is in use {}, or use another 'tubemq.group'"
 _ADVICE: Mapping[int, str] = {
-    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: _GROUP_IN_USE.format("by consumers with server-side balance: stop them"),
+    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: _GROUP_IN_USE.format(
+        "by consumers with server-side balance: stop them (a master drops those that were killed after 30 s)"
+    ),
     ErrCode.CLIENT_INCONSISTENT_TOPICSET: _GROUP_IN_USE.format("with other topics: stop those consumers"),
     ErrCode.CLIENT_INCONSISTENT_FILTERSET: _GROUP_IN_USE.format("with other filters: stop those consumers"),
     ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT: _GROUP_IN_USE.format("by consumers that set a source count: stop them"),
@@ -147,7 +149,9 @@ def error_for_code(code: int, message: str, what: str) -> TubeMQError:
     text = f"{what} failed with {code} {code_name(code)}: {shown(message)}" + (f"; {advice}" if advice else "")
     match reaction_to(code):
         case Reaction.FIX_CONFIG:
-            return ConfigError(text)
+            refused = ConfigError(text)
+            refused.code = code
+            return refused
         case Reaction.FIX_CREDENTIALS if not is_of_token:  # users cannot change a token
             return AuthError(text)
     return ServerError(text, code=code, name=code_name(code), message=shown(message, _MAX_MESSAGE))

@@ -77,7 +77,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     """Return the tasks of a batch read, for what `narrowing` leaves. The group does not move; its positions are looked
     up only for `startingOffsets=group`."""
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
-    session.register()
+    session.register(wait=options.claim_timeout)
     # The tasks derive their claims from this one. Another plan of the application may run at the same time.
     label, reader = label_of(system.host_name()), system.token_hex(4)
     claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)

@@ -60,7 +60,7 @@ class MicroBatchPlanner:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._session = ConsumerSession(options.client, options.group, options.topics, options.filters)
-        self._session.register()
+        self._session.register(wait=options.claim_timeout)
         self._claims: GroupClaims | None = None
         self._visitor = visitor_for(self._session)
         self._prober = Prober(self._visitor)

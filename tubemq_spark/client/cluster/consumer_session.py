@@ -9,10 +9,11 @@ from types import MappingProxyType
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession, MemberState
-from tubemq_spark.client.retries import Deadline, RetryBackoff
+from tubemq_spark.client.retries import Deadline, Retries, RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
@@ -40,21 +41,33 @@ class ConsumerSession(MasterSession):
         self._filters = dict(filters)
         self.flow_rules = FlowRules()
 
-    def register(self) -> None:
-        """Join the group, list the partitions of its topics, and start the heartbeat.
+    def register(self, wait: float = 0.0) -> None:
+        """Join the group, list the partitions of its topics, and start the heartbeat. If another kind of consumer uses
+        the group, `wait` so many seconds: one that was killed is a member for 30 s more.
 
         Raise `ConfigError` if a topic is unknown or another kind of consumer uses the group, `AuthError` if the
         credentials or the group's permissions do not suffice, `TransportError` if no master answers.
         """
         try:
             with self._lock:
-                self._master.retry(self._register)
+                self._join(wait)
                 self._master.retry(self._list_partitions)
                 self._wait_for_topics()
         except BaseException:  # also if Spark stops the process now
             self.close()
             raise
         self._start_heartbeat(self._heartbeat)
+
+    def _join(self, wait: float) -> None:
+        retries = Retries(_log, f"joining group {self.group}", wait, self.settings.clock)
+        while True:
+            try:
+                self._master.retry(self._register)
+            except ConfigError as error:
+                if error.code != ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE or not retries.failed(error):
+                    raise
+            else:
+                return retries.progress()
 
     def refresh(self) -> Cluster:
         """List the partitions again, and register again if needed. Raises as `register` does."""
