@@ -24,6 +24,7 @@ from tests.without_spark.sink import Cells
 from tubemq_spark.client.producer.record_batch import OVERHEAD
 from tubemq_spark.compression import decompress
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink import stored_rows_search
 from tubemq_spark.sink.commit import Written
 
 if TYPE_CHECKING:
@@ -319,6 +320,11 @@ class Writing:
         # "if the option is switched on while a batch is unfinished that has no stamps: …"
         before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
         if before and not any(attempt.stamped for attempt in before):
+            return "switched on"
+        # "… or whose messages lie more than 16 384 messages back in their store"
+        plans = [self.plans[one.run, origin] for one in attempts if one.once and (one.run, origin) in self.plans]
+        first_searched = plans[0].largest - stored_rows_search.MARGIN if plans else 0
+        if before and all(c.message.position // UNIT < first_searched for c in live if c.attempt in before):
             return "switched on"
         # "for a broker that handles a send more than 10 s after it answered another request"
         if any(copy.held_for > LONGEST_SEND for copy in live):
