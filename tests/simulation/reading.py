@@ -404,8 +404,9 @@ class ReadingSchedule(OperatedSchedule):
     def enlarge_topic(self, planned: Disturbance) -> None:
         super().enlarge_topic(planned)
         if planned.number % 3 == 2:  # before the query knows the new partitions
-            follows = self.empty_disk if planned.number % 2 else self.crash_broker
-            self.world.at(planned.strength**2 * 3, follows, replace(planned, number=planned.number // 3))
+            follows = "empty disk" if planned.number % 2 else "crash broker"
+            then = replace(planned, kind=follows, number=planned.number // 3)
+            self.world.at(planned.strength**2 * 3, self._fire, then)
 
     def move_group(self, planned: Disturbance) -> None:
         if planned.number % 2:  # while a task reads, in the group of the tasks
