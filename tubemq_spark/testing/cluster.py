@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.activity import Activity, activity_of
@@ -18,11 +17,11 @@ from tubemq_spark.testing.administration import Administration
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
+from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
 from tubemq_spark.testing.host import Host
 from tubemq_spark.testing.port import HOST
-from tubemq_spark.testing.reply_status import filling_status
 from tubemq_spark.testing.servers import Servers
 from tubemq_spark.testing.stored_message import StoredMessage
 from tubemq_spark.testing.tls import TLSFiles
@@ -181,10 +180,11 @@ class EmbeddedTubeMQ(Administration):
             )
             reply = pb.SendMessageResponseB2P()
             server.service.tick()
-            with filling_status(reply):
+            try:
                 server.service.append(request, reply)
-            if reply.errCode != ErrCode.SUCCESS:
-                raise ConfigError(f"a message to {broker_id}:{topic}:{partition_id} was refused: {reply.errMsg}")
+            except DeclinedError as declined:
+                target = f"{broker_id}:{topic}:{partition_id}"
+                raise ConfigError(f"a message to {target} was refused: {declined.text}") from None
             return StoredMessage.of_payload(broker_id, partition_id, reply.appendOffset, reply.messageId, payload, flag)
 
         return self._on_thread(append)

@@ -77,7 +77,7 @@ class Servers:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
         for number in range(1, masters + 1):
             service = MasterService(self.catalog, self._clock, self.config, self._tokens)
-            service.standby = number > 1
+            service.access.standby = number > 1
             web = MasterWebApi(self, number)
             self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service, web))
         self.masters[0].plain.port = port
@@ -86,7 +86,7 @@ class Servers:
             self.add_broker()
         for server in self.masters:
             server.open()
-            server.service.address = f"{HOST}:{server.plain.port}"
+            server.service.access.address = f"{HOST}:{server.plain.port}"
 
     def close(self) -> None:
         for master in self.masters:
@@ -113,11 +113,11 @@ class Servers:
         self._tokens.rotate()
 
     def switch_master(self, lists_fill_after: float) -> None:
-        active = next(n for n, server in enumerate(self.masters) if not server.service.standby)
+        active = next(n for n, server in enumerate(self.masters) if not server.service.access.standby)
         for server in self.masters:
-            server.service.standby = True
+            server.service.access.standby = True
         chosen = self.masters[(active + 1) % len(self.masters)].service
-        chosen.standby = False
+        chosen.access.standby = False
         chosen.forget(lists_fill_after)
 
     def start_master(self, number: int) -> None:

@@ -50,7 +50,7 @@ class MasterWebApi:
         }
 
     def __call__(self, params: Params) -> Answer | Redirect:
-        active = next(one for one in self._servers.masters if not one.service.standby)
+        active = next(one for one in self._servers.masters if not one.service.access.standby)
         if self._servers.master(self._number) is not active:
             return Redirect(f"127.0.0.1:{active.web.port}")
         method = params.get("method", "")
