@@ -9,16 +9,14 @@ the server's CPU time, which does not depend on other load.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import select
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 
+from benchmarks.processes import in_a_process
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
@@ -63,59 +61,31 @@ class Rate:
 
 
 class Server:
-    """The server's process, seen from the benchmark."""
+    """The embedded server; its process makes and asks it."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-
-    def ask(self, question: str, argument: str = "") -> str:
-        self._pipe.send((question, argument))
-        return str(self._pipe.recv())
-
-    def timed(self, count: int, work: Callable[[], None]) -> Rate:
-        processor = float(self.ask("processor"))
+    def __init__(self, framing: Framing) -> None:
         begin = time.perf_counter()
-        work()
-        seconds = time.perf_counter() - begin
-        return Rate(count, seconds, float(self.ask("processor")) - processor)
+        self._tubemq = EmbeddedTubeMQ(framing=framing)
+        self._started = time.perf_counter() - begin
 
+    def started(self) -> float:
+        """Return the seconds that the start took."""
+        return self._started
 
-def serve(pipe: Connection, framing: Framing) -> None:
-    begin = time.perf_counter()
-    with EmbeddedTubeMQ(framing=framing) as tubemq:
-        started = time.perf_counter() - begin
-        while True:
-            question, argument = pipe.recv()
-            if question == "started":
-                pipe.send(started)
-            elif question == "master":
-                pipe.send(tubemq.master)
-            elif question == "processor":
-                pipe.send(time.process_time())
-            elif question == "topic":
-                name, _, partitions = argument.partition(":")
-                if name in tubemq.topics:
-                    tubemq.delete_topic(name)
-                tubemq.create_topic(name, int(partitions))
-                pipe.send("")
-            elif question == "flush":
-                tubemq.flush(argument)
-                pipe.send("")
-            else:
-                break
+    def master(self) -> str:
+        return self._tubemq.master
 
+    def processor(self) -> float:
+        return time.process_time()
 
-@contextmanager
-def server(framing: Framing) -> Iterator[Server]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, framing), daemon=True)
-    process.start()
-    try:
-        yield Server(here)
-    finally:
-        here.send(("end", ""))
-        process.join()
+    def begin(self, job: Job) -> None:
+        """Create the job's topic, without messages."""
+        if job.topic in self._tubemq.topics:
+            self._tubemq.delete_topic(job.topic)
+        self._tubemq.create_topic(job.topic, job.partitions)
+
+    def flush(self, job: Job) -> None:
+        self._tubemq.flush(job.topic)
 
 
 class RawClient:
@@ -266,28 +236,29 @@ def show(name: str, rates: list[Rate]) -> None:
 
 
 def measure(tubemq: Server, job: Job, framing: Framing, rounds: int) -> None:
-    master = tubemq.ask("master")
+    master = tubemq.master()
+
+    def rates(count: int, work: Callable[[], None], *, empty: bool = False) -> list[Rate]:
+        found = []
+        for _ in range(rounds):
+            if empty:
+                tubemq.begin(job)
+            processor, begin = tubemq.processor(), time.perf_counter()
+            work()
+            seconds = time.perf_counter() - begin
+            found.append(Rate(count, seconds, tubemq.processor() - processor))
+        return found
+
     print(f"\n{job.count:,} messages of {job.size} bytes, partitions in the store: {job.partitions}")
     print(f"  {'messages a second':28}{'median':>12}{'best':>12}{'of its own':>12}")
-    topic = f"{job.topic}:{job.partitions}"
     with RawClient(broker_address(master, framing), framing) as client:
         requests = send_raw(client, job)
-        rates = []
-        for _ in range(rounds):
-            tubemq.ask("topic", topic)
-            rates.append(tubemq.timed(job.count, lambda: client.pipeline(requests, _SENDS_IN_FLIGHT)))
-        show("send, raw", rates)
-        tubemq.ask("flush", job.topic)
-        every = [tubemq.timed(job.count, lambda: read_raw(client, job, ())) for _ in range(rounds)]
-        show("read, raw", every)
-        half = [tubemq.timed(job.count // 2, lambda: read_raw(client, job, ("even",))) for _ in range(rounds)]
-        show("read every second, raw", half)
-        show("read, PartitionReader", [tubemq.timed(job.count, lambda: read_all(master, job)) for _ in range(rounds)])
-        rates = []
-        for _ in range(rounds):
-            tubemq.ask("topic", topic)
-            rates.append(tubemq.timed(job.count, lambda: send_all(master, job)))
-        show("send, Producer", rates)
+        show("send, raw", rates(job.count, lambda: client.pipeline(requests, _SENDS_IN_FLIGHT), empty=True))
+        tubemq.flush(job)
+        show("read, raw", rates(job.count, lambda: read_raw(client, job, ())))
+        show("read every second, raw", rates(job.count // 2, lambda: read_raw(client, job, ("even",))))
+        show("read, PartitionReader", rates(job.count, lambda: read_all(master, job)))
+        show("send, Producer", rates(job.count, lambda: send_all(master, job), empty=True))
 
 
 def main() -> None:
@@ -297,8 +268,8 @@ def main() -> None:
     parser.add_argument("--framing", choices=[one.value for one in Framing], default=Framing.STANDARD.value)
     given = parser.parse_args()
     framing = Framing(given.framing)
-    with server(framing) as tubemq:
-        print(f"started in {float(tubemq.ask('started')) * 1000:.1f} ms")
+    with in_a_process(Server, framing) as tubemq:
+        print(f"started in {tubemq.started() * 1000:.1f} ms")
         print(f"wanted of one core: {SEND_GOAL:,} small sends a second, {READ_GOAL:,} messages read")
         for size in (100, 1024):
             for partitions in (1, 3):

@@ -18,13 +18,17 @@ _NONE = "No results are stored yet. `make bench` measures them and fills this se
 
 
 def document() -> str:
-    """Return the text of the page with the stored figures between its markers."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
+    """Return the text of the page with the stored figures."""
+    return with_figures(PAGE, figures(results.read()))
+
+
+def with_figures(page: Path, text: str) -> str:
+    """Return the text of a page with `text` between its markers. Raise `ValueError` without the markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has no markers {_BEGIN.strip()} and {_END.strip()}")
-    return before + begin + figures(results.read()) + end + after
+        raise ValueError(f"{page} has no markers {_BEGIN.strip()} and {_END.strip()}")
+    return before + begin + text + end + after
 
 
 def figures(found: Results) -> str:

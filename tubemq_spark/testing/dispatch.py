@@ -89,9 +89,10 @@ class Service:
 
     def _answer(self, request: Request) -> Response | Failure | None:
         """Answer as the server does: it parses the message by its method, then checks the time and the service."""
-        if request.method not in REQUESTS:
+        try:
+            method = Method(request.method)
+        except ValueError:
             return Failure("java.lang.Exception", f"there is no method {request.method}", fatal=True)
-        method = Method(request.method)
         message = parse(REQUESTS[method], request.data)
         if request.timeout_ms <= 0:
             return None

@@ -39,24 +39,31 @@ REQUESTS: Mapping[Method, type[Message]] = {method: request for method, (request
 REPLIES: Mapping[Method, type[Message]] = {method: reply for method, (_, reply) in _OF_CLIENTS.items()}
 """Of the methods that clients call."""
 
-_FIELDS = {reply: reply.DESCRIPTOR.fields_by_name.keys() for reply in REPLIES.values()}
-
-
-def new_reply(method: Method) -> Any:
-    """Return a reply that says that the call succeeded, with -1 in the required fields that a handler may leave out."""
-    reply: Any = REPLIES[method]()
-    for name in ("currOffset", "brokerCheckSum"):
-        if name in _FIELDS[type(reply)]:
-            setattr(reply, name, -1)
-    set_status(reply, ErrCode.SUCCESS, "OK!")
-    return reply
-
 
 def set_status(reply: Any, code: int, text: str) -> None:
     """Set `errCode`, `errMsg`, and `success` if the reply has it."""
     reply.errCode, reply.errMsg = code, text
-    if "success" in _FIELDS[type(reply)]:
+    if "success" in reply.DESCRIPTOR.fields_by_name:
         reply.success = code == ErrCode.SUCCESS
+
+
+def _success(kind: type[Message]) -> Message:
+    reply: Any = kind()
+    for name in ("currOffset", "brokerCheckSum"):
+        if name in kind.DESCRIPTOR.fields_by_name:
+            setattr(reply, name, -1)
+    set_status(reply, ErrCode.SUCCESS, "OK!")
+    return reply  # type: ignore[no-any-return]
+
+
+_SUCCESSES = {method: _success(kind) for method, kind in REPLIES.items()}
+
+
+def new_reply(method: Method) -> Any:
+    """Return a reply that says that the call succeeded, with -1 in the fields of positions and check sums."""
+    reply = REPLIES[method]()
+    reply.CopyFrom(_SUCCESSES[method])
+    return reply
 
 
 def optional(message: Message, name: str, default: int = UNKNOWN_ID) -> Any:
