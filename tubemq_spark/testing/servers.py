@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
@@ -11,7 +12,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.web_api import BrokerWebApi
-from tubemq_spark.testing.catalog import BrokerEntry, Catalog
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
@@ -189,6 +190,29 @@ class Servers:
     def lose_disk(self, broker_id: int) -> None:
         self.crash_broker(broker_id)
         self.broker(broker_id).service.lose_disk()
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def deploy(self, topic: str, broker_id: int, partitions: int, stores: int, max_msg_size: int | None = None) -> None:
+        """Create the topic on a broker. If it exists, it grows to these numbers. `max_msg_size` is in bytes."""
+        broker = self.broker(broker_id).service
+        before = self.catalog.layout(topic, broker_id) or TopicLayout(partitions, stores)
+        layout = replace(
+            before,
+            partitions=max(partitions, before.partitions),
+            stores=max(stores, before.stores),
+            max_msg_size=before.max_msg_size if max_msg_size is None else max_msg_size,
+        )
+        self.catalog.topics.setdefault(topic, {})[broker_id] = layout
+        broker.stores.resize(topic, layout)
+
+    def undeploy(self, topic: str, broker_id: int) -> None:
+        """Delete the topic and its messages on a broker; the groups keep their offsets."""
+        layouts = self.catalog.topics.get(topic, {})
+        layouts.pop(broker_id, None)
+        if not layouts:
+            self.catalog.topics.pop(topic, None)
+        self.broker(broker_id).service.stores.drop_topic(topic)
 
     def _register(self, broker_id: int) -> None:
         self._registered_at[broker_id] = self._clock.now()
