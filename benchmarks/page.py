@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import goals, results
 from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results
 from benchmarks.sizes import LAYOUTS, OWN, SIZES
+from scripts.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 _BEGIN, _END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
@@ -60,12 +60,8 @@ def _rates(found: Results) -> str:
     ]
     for part, title in _TABLES.items():
         if runners := _runners(found, part):
-            lines += [
-                _row([title, "a store for each of 3 partitions", "3 partitions in one store"]),
-                _row(["---"] * 3),
-                *(_row([runner, *(_cell(found, part, runner, layout) for layout in LAYOUTS)]) for runner in runners),
-                "",
-            ]
+            rows = [[runner, *(_cell(found, part, runner, layout) for layout in LAYOUTS)] for runner in runners]
+            lines.append(table([title, "a store for each of 3 partitions", "3 partitions in one store"], rows))
     return "\n".join(lines)
 
 
@@ -87,28 +83,24 @@ def _runners(found: Results, part: str) -> list[str]:
 
 def _rows_of(found: Results) -> str:
     """Return the rows of the other parts, one line each."""
-    lines = [_row(["measured", "median", ""]), _row(["---"] * 3)]
+    lines = []
     for row in found:
         key = row.key
         if key.part in ("growth", "memory", "latency", "small", "idle", "driver") and key.quantity != CPU:
             size = f", {_bytes(key.size)}" if key.size else ""
             shown = f"{row.median:,.0f}" if key.quantity in (RATE, MEMORY, MILLISECONDS) else f"{row.median:.1f}"
-            lines.append(_row([f"{key.part}: {key.runner}{size}", shown, key.quantity]))
-    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+            lines.append([f"{key.part}: {key.runner}{size}", shown, key.quantity])
+    return table(["measured", "median", ""], lines) if lines else ""
 
 
 def _goals(found: Results) -> str:
-    lines = [_row(["goal", "bound", "measured", ""]), _row(["---"] * 4)]
+    lines = []
     for goal in goals.GOALS:
         value = goal.value(found)
         if value is not None:
             bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
-            lines.append(_row([goal.what, bound, f"{value:.3g}", "met" if goal.is_met(value) else "not met"]))
-    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+            lines.append([goal.what, bound, f"{value:.3g}", "met" if goal.is_met(value) else "not met"])
+    return table(["goal", "bound", "measured", ""], lines) if lines else ""
 
 
 def _bytes(size: int) -> str:

@@ -32,6 +32,7 @@ from benchmarks.page import with_figures
 from benchmarks.png import save
 from benchmarks.processes import SPAWN, in_a_process
 from benchmarks.results import Key, PartResult, Row
+from scripts.markdown import table
 from tests.counting import METHODS, TOPIC, Stream, send_to_all
 from tubemq_spark.client import forget_servers
 from tubemq_spark.source.input_partition import TubeMQInputPartition
@@ -266,15 +267,14 @@ def draw(found: Mapping[int, Measured], target: Path) -> None:
     pyplot.close(figure)
 
 
-def table(found: Mapping[int, Measured]) -> str:
+def figures(found: Mapping[int, Measured]) -> str:
     counts = sorted(found)
-    lines = ["| | " + " | ".join(f"{count:,}".replace(",", " ") for count in counts) + " | growth |"]
-    lines.append("|---" * (len(counts) + 2) + "|")
+    rows = []
     for one in LISTED:
         points = {count: found[count][one.name] for count in counts}
-        values = " | ".join(f"{results.significant(points[count]):g}" for count in counts)
-        lines.append(f"| {one.name}, {one.unit} | {values} | n^{overall(points):.2f} |")
-    return "\n".join(lines)
+        values = [f"{results.significant(points[count]):g}" for count in counts]
+        rows.append([f"{one.name}, {one.unit}", *values, f"n^{overall(points):.2f}"])
+    return table(["", *(f"{count:,}".replace(",", " ") for count in counts), "growth"], rows)
 
 
 def too_fast(found: Mapping[int, Measured]) -> list[str]:
@@ -313,8 +313,8 @@ def main() -> int:
     if given.store:
         _store(found, time.perf_counter() - begin, date)
         draw(found, PLOT)
-        PAGE.write_text(with_figures(PAGE, f"\n{table(found)}\n\n"), encoding="utf-8")
-    print(table(found))
+        PAGE.write_text(with_figures(PAGE, f"\n{figures(found)}\n"), encoding="utf-8")
+    print(figures(found))
     for problem in (problems := too_fast(found)):
         print(problem, file=sys.stderr)
     return 1 if problems else 0
