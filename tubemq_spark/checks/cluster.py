@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tubemq_spark.checks.clocks import check_token_clock, refused_clock
 from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice
@@ -22,6 +24,8 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.protocol.metadata import Broker, TopicOnBroker
+
+S = TypeVar("S", ConsumerSession, ProducerSession)
 
 _CODE = re.compile(r" failed with ([0-9]+) ")
 _NO_PARTITION = (
@@ -37,6 +41,16 @@ class Found:
     brokers: dict[int, Broker] = field(default_factory=dict)
     readable: list[TopicOnBroker] = field(default_factory=list)
     token: int = 0
+
+    @contextmanager
+    def noting(self, session: S) -> Iterator[S]:
+        """Yield a session; note what the masters have told it, and close it."""
+        try:
+            yield session
+        finally:
+            self.brokers.update(session.cluster.brokers)
+            self.token = max(self.token, session.visit_token)
+            session.close()
 
 
 def check_cluster(settings: CheckSettings) -> tuple[list[CheckResult], Found]:
@@ -71,9 +85,9 @@ def _check(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
 def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, None, bool]:
     """Yield the results for topics and group. Return True if no other request can succeed."""
     group = settings.group or f"spark_check_{random.getrandbits(48):012x}"
-    session = ConsumerSession(settings.client, group, settings.topics, settings.filters)
     try:
-        layouts = session.deployed()
+        with found.noting(ConsumerSession(settings.client, group, settings.topics, settings.filters)) as session:
+            layouts = session.deployed()
     except TubeMQError as error:
         result = _of_error(error, settings)
         if result.check == "topic" and len(settings.topics) > 1:
@@ -81,10 +95,6 @@ def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, No
         else:
             yield result
         return result.check in ("master", "credentials", "clock")
-    finally:
-        found.brokers.update(session.cluster.brokers)
-        found.token = max(found.token, session.visit_token)
-        session.close()
     yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
     if settings.group is not None:
         yield ok("group", settings.group, f"the master admits it to {', '.join(settings.topics)}")
@@ -96,7 +106,7 @@ def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, No
 def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], found: Found) -> CheckResult:
     listed = [one for one in layouts.values() if one.topic == topic]
     if not listed:
-        return failed("topic", topic, "the master knows no such topic", "check its name, or create the topic")
+        return _unknown(topic)
     readable = [one for one in listed if one.available and one.broker_id in found.brokers]
     found.readable += readable
     count = sum(one.stores * one.partitions for one in readable)
@@ -118,43 +128,32 @@ def _unknown_topics(settings: CheckSettings, result: CheckResult) -> Iterator[Ch
 
 
 def _writing(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
-    session = ProducerSession(settings.client)
-    try:
+    with found.noting(ProducerSession(settings.client)) as session:
         for topic in settings.written:
             try:
                 session.add_topics([topic])
             except NotListedError:
-                yield _not_writable(settings.client, topic)
+                remedy = "start the brokers of the topic, or open it for producers"
+                closed = failed("topic", topic, "it accepts no messages now", remedy)
+                yield _unknown(topic) if layouts_of(settings.client, topic) == {} else closed
             except TubeMQError as error:
                 yield _of_error(error, settings)
                 return
             else:
                 yield ok("topic", topic, f"{len(session.cluster.partitions(topic))} partitions accept messages")
-    finally:
-        found.brokers.update(session.cluster.brokers)
-        found.token = max(found.token, session.visit_token)
-        session.close()
 
 
-def _not_writable(client: ClientSettings, topic: str) -> CheckResult:
-    if layouts_of(client, topic) == {}:
-        return failed("topic", topic, "the master knows no such topic", "check its name, or create the topic")
-    return failed(
-        "topic", topic, "it accepts no messages now", "start the brokers of the topic, or open it for producers"
-    )
+def _unknown(topic: str) -> CheckResult:
+    return failed("topic", topic, "the master knows no such topic", "check its name, or create the topic")
 
 
 def _list_brokers(client: ClientSettings, found: Found) -> TubeMQError | None:
     """Ask as a producer without topics, which needs no group. Return why the master does not tell, None if it does."""
-    session = ProducerSession(client)
     try:
-        session.refresh_once()
+        with found.noting(ProducerSession(client)) as session:
+            session.refresh_once()
     except TubeMQError as error:
         return error
-    finally:
-        found.brokers.update(session.cluster.brokers)
-        found.token = max(found.token, session.visit_token)
-        session.close()
     return None
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
@@ -29,14 +29,14 @@ from tubemq_spark.testing.web_port import WebApi, WebPort
 T = TypeVar("T", MasterService, BrokerService)
 
 
+@dataclass(eq=False)
 class Server(Generic[T]):
     """A service and its ports."""
 
-    def __init__(self, service: T, plain: Listener, tls: Listener | None, web: WebPort) -> None:
-        self.service: T = service
-        self.plain = plain
-        self.tls = tls
-        self.web = web
+    service: T
+    plain: Listener
+    tls: Listener | None
+    web: WebPort
 
     @property
     def is_open(self) -> bool:

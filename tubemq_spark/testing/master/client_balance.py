@@ -7,6 +7,8 @@ wire: TMaster, ClientSyncInfo, OpsSyncInfo.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
@@ -26,25 +28,16 @@ from tubemq_spark.testing.request_checks import check_rules, consumer_topics, to
 from tubemq_spark.testing.rpc_messages import optional
 
 
+@dataclass(eq=False)
 class ClientBalance:
     """The requests of such consumers, and their groups' metadata."""
 
-    def __init__(
-        self,
-        access: AccessCheck,
-        groups: ConsumerGroups,
-        lists: MetadataLists,
-        catalog: Catalog,
-        clock: Clock,
-        config: ServerConfig,
-    ) -> None:
-        self._access = access
-        self._groups = groups
-        self._lists = lists
-        self._catalog = catalog
-        self._clock = clock
-        self._config = config
-        self._release = config.release
+    _access: AccessCheck
+    _groups: ConsumerGroups
+    _lists: MetadataLists
+    _catalog: Catalog
+    _clock: Clock
+    _config: ServerConfig
 
     def register(
         self, request: master_pb.RegisterRequestC2MV2, reply: master_pb.RegisterResponseM2CV2, tls: bool
@@ -92,7 +85,7 @@ class ClientBalance:
 
     def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
         client_id, group = self._access.new_consumer(request)
-        is_old = self._release is Release.V1_2
+        is_old = self._config.release is Release.V1_2
         topics = consumer_topics(request.topicList, None if is_old else self._lists.deployed)
         filters = topic_filters(request.topicCondition)
         if request.sourceCount > 0 and not 0 <= request.nodeId < request.sourceCount:
@@ -100,7 +93,7 @@ class ClientBalance:
         if is_old:
             self._access.check_active(client_id)
         reported = _reported(request.subRepInfo)
-        check_rules(self._catalog.rules, self._release, group, client_id, topics, filters)
+        check_rules(self._catalog.rules, self._config.release, group, client_id, topics, filters)
         member = Member(
             client_id,
             group,
