@@ -14,27 +14,25 @@ import socket
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from benchmarks.bare import CLIENT, data_in, fetch, framed, registration, target
+from benchmarks.filling import read_messages
 from benchmarks.processes import in_a_process
-from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.constants import READ_EVERYTHING, Framing, Method, OpType, ServiceType
-from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
-from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
+from tubemq_spark.protocol.frame import Frame, FrameDecoder
 from tubemq_spark.protocol.message import encode_content
-from tubemq_spark.protocol.metadata import parse_broker
+from tubemq_spark.protocol.metadata import Partition, parse_broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.source.batch import plan_batch
-from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 SEND_GOAL, READ_GOAL = 20_000, 150_000  # messages a second, small ones
 _SENDS_IN_FLIGHT = 1000
 _GETS_IN_FLIGHT = 3
-_CLIENT = "bench"
+_GROUP = "bench"
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class Job:
     @property
     def topic(self) -> str:
         return f"bench_{self.partitions}_{self.size}"
+
+    @property
+    def all_partitions(self) -> list[Partition]:
+        return [Partition(1, self.topic, number) for number in range(self.partitions)]
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,10 @@ class RawClient:
     def __exit__(self, *error: object) -> None:
         self._socket.close()
 
-    def encode(self, service: ServiceType, method: Method, data: bytes) -> bytes:
-        return encode_frame(1, encode_request(Request(service, method, 10_000, data)), self._framing)
-
     def call(self, service: ServiceType, method: Method, data: bytes) -> bytes:
-        self._socket.sendall(self.encode(service, method, data))
+        self._socket.sendall(framed(service, method, data, self._framing))
         (frame,) = self._receive()
-        return reply_of(frame)
+        return data_in(frame.body)
 
     def pipeline(self, requests: list[bytes], in_flight: int) -> None:
         """Send all requests with at most `in_flight` unanswered; check the last reply."""
@@ -124,7 +123,7 @@ class RawClient:
             answered += len(frames)
             last = frames[-1]
         assert last is not None
-        reply = pb.SendMessageResponseB2P.FromString(reply_of(last))
+        reply = pb.SendMessageResponseB2P.FromString(data_in(last.body))
         if not reply.success:
             raise RuntimeError(f"a send was refused: {reply.errCode} {reply.errMsg}")
 
@@ -136,7 +135,7 @@ class RawClient:
         while waiting:
             for frame in self._receive():
                 waiting -= 1
-                reply = pb.GetMessageResponseB2C.FromString(reply_of(frame))
+                reply = pb.GetMessageResponseB2C.FromString(data_in(frame.body))
                 seen += len(reply.messages)
                 if not reply.success and reply.errCode != 404:
                     raise RuntimeError(f"a get was refused: {reply.errCode} {reply.errMsg}")
@@ -153,48 +152,21 @@ class RawClient:
                 return frames
 
 
-def reply_of(frame: Frame) -> bytes:
-    reply = decode_reply(frame.body)
-    if not isinstance(reply, Response):
-        raise RuntimeError(f"{reply.exception_name}: {reply.text}")
-    return reply.data
-
-
-def send_raw(client: RawClient, job: Job) -> list[bytes]:
-    body = b"b" * job.size
-    contents = [encode_content(body, 0, msg_type, None) for msg_type in ("even", "odd")]
-    requests = []
-    for partition in range(job.partitions):
-        target = pb.SendMessageRequestP2B(
-            clientId=_CLIENT, topicName=job.topic, partitionId=partition, sentAddr=1
-        ).SerializePartialToString()
-        requests += [client.encode(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target + one) for one in contents]
+def send_raw(framing: Framing, job: Job) -> list[bytes]:
+    contents = [encode_content(b"b" * job.size, 0, msg_type, None) for msg_type in ("even", "odd")]
+    requests = [
+        framed(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target(partition) + content, framing)
+        for partition in job.all_partitions
+        for content in contents
+    ]
     return [requests[n % len(requests)] for n in range(job.count)]
 
 
-def read_raw(client: RawClient, job: Job, filters: tuple[str, ...]) -> None:
-    for partition in range(job.partitions):
-        register = pb.RegisterRequestC2B(
-            opType=OpType.REGISTER,
-            clientId=_CLIENT,
-            groupName="bench",
-            topicName=job.topic,
-            partitionId=partition,
-            readStatus=0,
-            filterCondStr=filters,
-            currOffset=0,
-            qryPriorityId=READ_EVERYTHING,
-        )
-        client.call(ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register.SerializeToString())
-        get = pb.GetMessageRequestC2B(
-            clientId=_CLIENT,
-            partitionId=partition,
-            groupName="bench",
-            topicName=job.topic,
-            lastPackConsumed=True,
-            manualCommitOffset=False,
-        )
-        request = client.encode(ServiceType.BROKER_READ, Method.GET_MESSAGE, get.SerializeToString())
+def read_raw(client: RawClient, framing: Framing, job: Job, filters: tuple[str, ...]) -> None:
+    for partition in job.all_partitions:
+        register = registration(OpType.REGISTER, _GROUP, partition, filters)
+        client.call(ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register)
+        request = framed(ServiceType.BROKER_READ, Method.GET_MESSAGE, fetch(_GROUP, partition), framing)
         client.drain(request, job.count // job.partitions // (2 if filters else 1))
 
 
@@ -205,22 +177,10 @@ def send_all(master: str, job: Job) -> None:
             producer.send(job.topic, body)
 
 
-def read_all(master: str, job: Job) -> None:
-    options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": "reader"}
-    seen = 0
-    for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
-        claim = replace(part.claim, task=number)
-        for wanted, snapshot in part.ranges:
-            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
-            seen += sum(len(batch.messages) for batch in reader.batches())
-    if seen != job.count:
-        raise RuntimeError(f"{seen} messages arrived, not {job.count}")
-
-
 def broker_address(master: str, framing: Framing) -> tuple[str, int]:
     host, _, port = master.partition(":")
     with RawClient((host, int(port)), framing) as client:
-        request = master_pb.RegisterRequestP2M(clientId=_CLIENT, brokerCheckSum=-1, hostName=host)
+        request = master_pb.RegisterRequestP2M(clientId=CLIENT, brokerCheckSum=-1, hostName=host)
         data = client.call(ServiceType.MASTER, Method.PRODUCER_REGISTER, request.SerializePartialToString())
     (info,) = master_pb.RegisterResponseM2P.FromString(data).brokerInfos
     broker = parse_broker(info)
@@ -237,6 +197,7 @@ def show(name: str, rates: list[Rate]) -> None:
 
 def measure(tubemq: Server, job: Job, framing: Framing, rounds: int) -> None:
     master = tubemq.master()
+    reading = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": "reader"}
 
     def rates(count: int, work: Callable[[], None], *, empty: bool = False) -> list[Rate]:
         found = []
@@ -252,12 +213,12 @@ def measure(tubemq: Server, job: Job, framing: Framing, rounds: int) -> None:
     print(f"\n{job.count:,} messages of {job.size} bytes, partitions in the store: {job.partitions}")
     print(f"  {'messages a second':28}{'median':>12}{'best':>12}{'of its own':>12}")
     with RawClient(broker_address(master, framing), framing) as client:
-        requests = send_raw(client, job)
+        requests = send_raw(framing, job)
         show("send, raw", rates(job.count, lambda: client.pipeline(requests, _SENDS_IN_FLIGHT), empty=True))
         tubemq.flush(job)
-        show("read, raw", rates(job.count, lambda: read_raw(client, job, ())))
-        show("read every second, raw", rates(job.count // 2, lambda: read_raw(client, job, ("even",))))
-        show("read, PartitionReader", rates(job.count, lambda: read_all(master, job)))
+        show("read, raw", rates(job.count, lambda: read_raw(client, framing, job, ())))
+        show("read every second, raw", rates(job.count // 2, lambda: read_raw(client, framing, job, ("even",))))
+        show("read, PartitionReader", rates(job.count, lambda: read_messages(reading, job.count)))
         show("send, Producer", rates(job.count, lambda: send_all(master, job), empty=True))
 
 
