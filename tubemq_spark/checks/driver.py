@@ -10,7 +10,7 @@ from tubemq_spark.checks.holders import check_holders
 from tubemq_spark.checks.interpreters import check_variables, check_workers, this_interpreter
 from tubemq_spark.checks.network import Server, broker_servers, check_servers, master_servers
 from tubemq_spark.checks.result import FAILED, CheckResult
-from tubemq_spark.checks.settings import CheckSettings, check_settings
+from tubemq_spark.checks.settings import check_settings
 from tubemq_spark.checks.versions import check_versions
 
 
@@ -31,14 +31,11 @@ def driver_checks(
         yield from check_variables()
     if workers:
         yield from check_workers(driver)
-    if settings is not None:
-        yield from cluster_checks(settings, [] if servers is None else servers)
-
-
-def cluster_checks(settings: CheckSettings, servers: list[Server]) -> Iterator[CheckResult]:
-    """Yield the results for masters, brokers, topics and the group. Add the servers found to `servers`."""
+    if settings is None:
+        return
+    found_servers = [] if servers is None else servers
     masters = master_servers(settings.client)
-    servers += masters
+    found_servers += masters
     reached = check_servers(settings.client, masters)
     yield from reached
     down = {one.subject for one in reached if one.state == FAILED}
@@ -47,6 +44,6 @@ def cluster_checks(settings: CheckSettings, servers: list[Server]) -> Iterator[C
     results, found = check_cluster(settings)
     yield from results
     brokers = broker_servers(found.brokers.values())
-    servers += brokers
+    found_servers += brokers
     yield from check_servers(settings.client, brokers)
     yield from check_holders(settings, found)

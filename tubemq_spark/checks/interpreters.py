@@ -43,18 +43,15 @@ def check_variables(environ: Mapping[str, str] | None = None) -> list[CheckResul
     ]
 
 
-def check_workers(driver: Interpreter, environ: Mapping[str, str] | None = None) -> list[CheckResult]:
-    """Start the interpreter that workers of this environment would run, and return the results for it. `driver` is that
-    of this process."""
-    variables = os.environ if environ is None else environ
-    return list(_check(_workers_python(variables), "PYSPARK_PYTHON" in variables, driver))
-
-
 def _workers_python(variables: Mapping[str, str]) -> str:
     return variables.get("PYSPARK_PYTHON") or "python3"
 
 
-def _check(command: str, is_set: bool, driver: Interpreter) -> Iterator[CheckResult]:
+def check_workers(driver: Interpreter, environ: Mapping[str, str] | None = None) -> Iterator[CheckResult]:
+    """Start the interpreter that workers of this environment would run, and yield the results for it. `driver` is that
+    of this process."""
+    variables = os.environ if environ is None else environ
+    command, is_set = _workers_python(variables), "PYSPARK_PYTHON" in variables
     subject = f"workers' {command}"
     path = shutil.which(command)
     remedy = "set PYSPARK_PYTHON to the absolute path of the Python that has tubemq-spark, the same on all nodes"
@@ -83,7 +80,7 @@ def describe(python: str) -> Interpreter:
     it is not a Python interpreter that answers."""
     source = inspect.getsource(worker_probe)
     done = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=_SECONDS, check=True)
-    return Interpreter.from_report(json.loads(done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""))
+    return Interpreter.from_report(json.loads((done.stdout.strip().splitlines() or [""])[-1]))
 
 
 def _path(command: str) -> str:

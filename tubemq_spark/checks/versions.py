@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tubemq_spark.checks.result import CheckResult, failed, ok, warning
 
@@ -39,16 +39,8 @@ class Interpreter:
     time: float = 0.0
 
     @classmethod
-    def from_report(cls, report: Mapping[str, object]) -> Interpreter:
-        packages = report["packages"]
-        assert isinstance(packages, Mapping)
-        return cls(
-            str(report["host"]),
-            str(report["executable"]),
-            str(report["python"]),
-            dict(packages),
-            float(str(report["time"])),
-        )
+    def from_report(cls, report: Mapping[str, Any]) -> Interpreter:
+        return cls(*(report[name] for name in ("host", "executable", "python", "packages", "time")))
 
     def text(self, package: str) -> str | None:
         return self.python if package == "python" else self.packages.get(package)
