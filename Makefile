@@ -65,7 +65,7 @@ dist: $(VENV)/.release spark  ## build wheel and sdist into dist/ twice, compare
 	$(PY) -m scripts.dist $(DIST)
 
 sbom: $(VENV)/.release  ## write the bill of materials (CycloneDX) of the wheel in dist/
-	$(PY) -m scripts.sbom
+	$(PY) -m scripts.dist --sbom
 
 notebooks: .venv-notebooks/.made spark  ## run the notebooks, each in a new kernel; NOTEBOOKS='--write NAME' keeps the outputs of one
 	.venv-notebooks/bin/python -m scripts.notebooks $(NOTEBOOKS)

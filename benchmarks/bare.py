@@ -34,7 +34,7 @@ _SENDS_IN_FLIGHT = 1000
 _SENDS_TOGETHER = 100
 _OVERFLOW, _OVERFLOW_PAUSE = b"receive message overflow", 0.01  # seconds
 _FIRST = 300  # messages
-_CLIENT = "bare"
+CLIENT = "bare"
 _AT_END = 404  # wire: TErrCodeConstants.NOT_FOUND
 
 
@@ -86,16 +86,7 @@ class _Drain:
         self._frames = _FrameSkipper()
         self._waiting = 0
         self._at_end = False
-        get = pb.GetMessageRequestC2B(
-            clientId=_CLIENT,
-            partitionId=partition.partition_id,
-            groupName=group,
-            topicName=partition.topic,
-            lastPackConsumed=True,
-            manualCommitOffset=False,
-            escFlowCtrl=True,
-        )
-        self._get = _request(ServiceType.BROKER_READ, Method.GET_MESSAGE, get.SerializeToString())
+        self._get = framed(ServiceType.BROKER_READ, Method.GET_MESSAGE, fetch(group, partition))
 
     def connect(self) -> socket.socket:
         self._socket = _connected(self._broker)
@@ -105,7 +96,7 @@ class _Drain:
 
     def start(self) -> None:
         assert self._socket is not None
-        _call(self._socket, Method.PARTITION_REGISTER, self._register(OpType.REGISTER))
+        _call(self._socket, Method.PARTITION_REGISTER, registration(OpType.REGISTER, self._group, self._partition))
         self._socket.sendall(self._get * _FETCHES_IN_FLIGHT)
         self._waiting = _FETCHES_IN_FLIGHT
 
@@ -118,7 +109,7 @@ class _Drain:
         frames, short = self._frames.feed(self._buffer[:size])
         self._waiting -= frames
         for body in short:
-            reply = pb.GetMessageResponseB2C.FromString(_data(body))
+            reply = pb.GetMessageResponseB2C.FromString(data_in(body))
             if not reply.success and reply.errCode != _AT_END:
                 raise RuntimeError(f"a fetch was refused: {reply.errCode} {reply.errMsg}")
             self._at_end = self._at_end or not reply.success
@@ -130,21 +121,8 @@ class _Drain:
     def finish(self) -> int:
         """Return the claim. Return how many bytes came."""
         assert self._socket is not None
-        _call(self._socket, Method.PARTITION_REGISTER, self._register(OpType.UNREGISTER))
+        _call(self._socket, Method.PARTITION_REGISTER, registration(OpType.UNREGISTER, self._group, self._partition))
         return self._frames.received
-
-    def _register(self, operation: int) -> bytes:
-        register = pb.RegisterRequestC2B(
-            opType=operation,
-            clientId=_CLIENT,
-            groupName=self._group,
-            topicName=self._partition.topic,
-            partitionId=self._partition.partition_id,
-            readStatus=0,
-            currOffset=0,
-            qryPriorityId=READ_EVERYTHING,
-        )
-        return register.SerializeToString()
 
 
 class _FrameSkipper:
@@ -208,10 +186,9 @@ class BareSender:
         content = encode_content(b"b" * size, 0, None, None)
         self._requests = []
         for wanted, _ in ranges:
-            target = pb.SendMessageRequestP2B(
-                clientId=_CLIENT, topicName=topic, partitionId=wanted.partition.partition_id, sentAddr=1
-            ).SerializePartialToString()
-            self._requests.append(_request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target + content))
+            self._requests.append(
+                framed(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target(wanted.partition) + content)
+            )
 
     def send(self, count: int) -> Sample:
         return timed(count, lambda: self._send(count))
@@ -257,7 +234,7 @@ class _SendConnection:
             self._work.left += len(refused)
             time.sleep(_OVERFLOW_PAUSE)
         elif frames:
-            reply = pb.SendMessageResponseB2P.FromString(_data(frames[-1].body))
+            reply = pb.SendMessageResponseB2P.FromString(data_in(frames[-1].body))
             if not reply.success:
                 raise RuntimeError(f"a send was refused: {reply.errCode} {reply.errMsg}")
         self._in_flight -= len(frames)
@@ -278,21 +255,56 @@ def _connected(broker: Address) -> socket.socket:
     return opened
 
 
-def _request(service: ServiceType, method: Method, data: bytes) -> bytes:
-    return encode_frame(1, encode_request(Request(service, method, 10_000, data)), Framing.STANDARD)
+def target(partition: Partition) -> bytes:
+    """Return the beginning of a send, which `encode_content` continues."""
+    return pb.SendMessageRequestP2B(
+        clientId=CLIENT, topicName=partition.topic, partitionId=partition.partition_id, sentAddr=1
+    ).SerializePartialToString()
+
+
+def registration(operation: int, group: str, partition: Partition, filters: Sequence[str] = ()) -> bytes:
+    """Return a register from the earliest message on, or an unregister."""
+    return pb.RegisterRequestC2B(
+        opType=operation,
+        clientId=CLIENT,
+        groupName=group,
+        topicName=partition.topic,
+        partitionId=partition.partition_id,
+        readStatus=0,
+        filterCondStr=filters,
+        currOffset=0,
+        qryPriorityId=READ_EVERYTHING,
+    ).SerializeToString()
+
+
+def fetch(group: str, partition: Partition) -> bytes:
+    """Return a fetch that the broker confirms by itself."""
+    return pb.GetMessageRequestC2B(
+        clientId=CLIENT,
+        partitionId=partition.partition_id,
+        groupName=group,
+        topicName=partition.topic,
+        lastPackConsumed=True,
+        manualCommitOffset=False,
+        escFlowCtrl=True,
+    ).SerializeToString()
+
+
+def framed(service: ServiceType, method: Method, data: bytes, framing: Framing = Framing.STANDARD) -> bytes:
+    return encode_frame(1, encode_request(Request(service, method, 10_000, data)), framing)
 
 
 def _call(opened: socket.socket, method: Method, data: bytes) -> None:
-    opened.sendall(_request(ServiceType.BROKER_READ, method, data))
+    opened.sendall(framed(ServiceType.BROKER_READ, method, data))
     decoder = FrameDecoder(Framing.STANDARD)
     while not (frames := decoder.feed(opened.recv(_READ_SIZE))):
         pass
-    reply = pb.RegisterResponseB2C.FromString(_data(frames[0].body))
+    reply = pb.RegisterResponseB2C.FromString(data_in(frames[0].body))
     if not reply.success:
         raise RuntimeError(f"{method.name} was refused: {reply.errCode} {reply.errMsg}")
 
 
-def _data(body: bytes) -> bytes:
+def data_in(body: bytes) -> bytes:
     reply = decode_reply(body)
     if not isinstance(reply, Response):
         raise RuntimeError(f"{reply.exception_name}: {reply.text}")

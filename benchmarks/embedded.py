@@ -9,34 +9,30 @@ the server's CPU time, which does not depend on other load.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import select
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from benchmarks.bare import CLIENT, data_in, fetch, framed, registration, target
+from benchmarks.filling import read_messages
+from benchmarks.processes import in_a_process
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.constants import READ_EVERYTHING, Framing, Method, OpType, ServiceType
-from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
-from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
+from tubemq_spark.protocol.frame import Frame, FrameDecoder
 from tubemq_spark.protocol.message import encode_content
-from tubemq_spark.protocol.metadata import parse_broker
+from tubemq_spark.protocol.metadata import Partition, parse_broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.source.batch import plan_batch
-from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 SEND_GOAL, READ_GOAL = 20_000, 150_000  # messages a second, small ones
 _SENDS_IN_FLIGHT = 1000
 _GETS_IN_FLIGHT = 3
-_CLIENT = "bench"
+_GROUP = "bench"
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,10 @@ class Job:
     def topic(self) -> str:
         return f"bench_{self.partitions}_{self.size}"
 
+    @property
+    def all_partitions(self) -> list[Partition]:
+        return [Partition(1, self.topic, number) for number in range(self.partitions)]
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -63,59 +63,31 @@ class Rate:
 
 
 class Server:
-    """The server's process, seen from the benchmark."""
+    """The embedded server; its process makes and asks it."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-
-    def ask(self, question: str, argument: str = "") -> str:
-        self._pipe.send((question, argument))
-        return str(self._pipe.recv())
-
-    def timed(self, count: int, work: Callable[[], None]) -> Rate:
-        processor = float(self.ask("processor"))
+    def __init__(self, framing: Framing) -> None:
         begin = time.perf_counter()
-        work()
-        seconds = time.perf_counter() - begin
-        return Rate(count, seconds, float(self.ask("processor")) - processor)
+        self._tubemq = EmbeddedTubeMQ(framing=framing)
+        self._started = time.perf_counter() - begin
 
+    def started(self) -> float:
+        """Return the seconds that the start took."""
+        return self._started
 
-def serve(pipe: Connection, framing: Framing) -> None:
-    begin = time.perf_counter()
-    with EmbeddedTubeMQ(framing=framing) as tubemq:
-        started = time.perf_counter() - begin
-        while True:
-            question, argument = pipe.recv()
-            if question == "started":
-                pipe.send(started)
-            elif question == "master":
-                pipe.send(tubemq.master)
-            elif question == "processor":
-                pipe.send(time.process_time())
-            elif question == "topic":
-                name, _, partitions = argument.partition(":")
-                if name in tubemq.topics:
-                    tubemq.delete_topic(name)
-                tubemq.create_topic(name, int(partitions))
-                pipe.send("")
-            elif question == "flush":
-                tubemq.flush(argument)
-                pipe.send("")
-            else:
-                break
+    def master(self) -> str:
+        return self._tubemq.master
 
+    def processor(self) -> float:
+        return time.process_time()
 
-@contextmanager
-def server(framing: Framing) -> Iterator[Server]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, framing), daemon=True)
-    process.start()
-    try:
-        yield Server(here)
-    finally:
-        here.send(("end", ""))
-        process.join()
+    def begin(self, job: Job) -> None:
+        """Create the job's topic, without messages."""
+        if job.topic in self._tubemq.topics:
+            self._tubemq.delete_topic(job.topic)
+        self._tubemq.create_topic(job.topic, job.partitions)
+
+    def flush(self, job: Job) -> None:
+        self._tubemq.flush(job.topic)
 
 
 class RawClient:
@@ -133,13 +105,10 @@ class RawClient:
     def __exit__(self, *error: object) -> None:
         self._socket.close()
 
-    def encode(self, service: ServiceType, method: Method, data: bytes) -> bytes:
-        return encode_frame(1, encode_request(Request(service, method, 10_000, data)), self._framing)
-
     def call(self, service: ServiceType, method: Method, data: bytes) -> bytes:
-        self._socket.sendall(self.encode(service, method, data))
+        self._socket.sendall(framed(service, method, data, self._framing))
         (frame,) = self._receive()
-        return reply_of(frame)
+        return data_in(frame.body)
 
     def pipeline(self, requests: list[bytes], in_flight: int) -> None:
         """Send all requests with at most `in_flight` unanswered; check the last reply."""
@@ -154,7 +123,7 @@ class RawClient:
             answered += len(frames)
             last = frames[-1]
         assert last is not None
-        reply = pb.SendMessageResponseB2P.FromString(reply_of(last))
+        reply = pb.SendMessageResponseB2P.FromString(data_in(last.body))
         if not reply.success:
             raise RuntimeError(f"a send was refused: {reply.errCode} {reply.errMsg}")
 
@@ -166,7 +135,7 @@ class RawClient:
         while waiting:
             for frame in self._receive():
                 waiting -= 1
-                reply = pb.GetMessageResponseB2C.FromString(reply_of(frame))
+                reply = pb.GetMessageResponseB2C.FromString(data_in(frame.body))
                 seen += len(reply.messages)
                 if not reply.success and reply.errCode != 404:
                     raise RuntimeError(f"a get was refused: {reply.errCode} {reply.errMsg}")
@@ -183,48 +152,21 @@ class RawClient:
                 return frames
 
 
-def reply_of(frame: Frame) -> bytes:
-    reply = decode_reply(frame.body)
-    if not isinstance(reply, Response):
-        raise RuntimeError(f"{reply.exception_name}: {reply.text}")
-    return reply.data
-
-
-def send_raw(client: RawClient, job: Job) -> list[bytes]:
-    body = b"b" * job.size
-    contents = [encode_content(body, 0, msg_type, None) for msg_type in ("even", "odd")]
-    requests = []
-    for partition in range(job.partitions):
-        target = pb.SendMessageRequestP2B(
-            clientId=_CLIENT, topicName=job.topic, partitionId=partition, sentAddr=1
-        ).SerializePartialToString()
-        requests += [client.encode(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target + one) for one in contents]
+def send_raw(framing: Framing, job: Job) -> list[bytes]:
+    contents = [encode_content(b"b" * job.size, 0, msg_type, None) for msg_type in ("even", "odd")]
+    requests = [
+        framed(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target(partition) + content, framing)
+        for partition in job.all_partitions
+        for content in contents
+    ]
     return [requests[n % len(requests)] for n in range(job.count)]
 
 
-def read_raw(client: RawClient, job: Job, filters: tuple[str, ...]) -> None:
-    for partition in range(job.partitions):
-        register = pb.RegisterRequestC2B(
-            opType=OpType.REGISTER,
-            clientId=_CLIENT,
-            groupName="bench",
-            topicName=job.topic,
-            partitionId=partition,
-            readStatus=0,
-            filterCondStr=filters,
-            currOffset=0,
-            qryPriorityId=READ_EVERYTHING,
-        )
-        client.call(ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register.SerializeToString())
-        get = pb.GetMessageRequestC2B(
-            clientId=_CLIENT,
-            partitionId=partition,
-            groupName="bench",
-            topicName=job.topic,
-            lastPackConsumed=True,
-            manualCommitOffset=False,
-        )
-        request = client.encode(ServiceType.BROKER_READ, Method.GET_MESSAGE, get.SerializeToString())
+def read_raw(client: RawClient, framing: Framing, job: Job, filters: tuple[str, ...]) -> None:
+    for partition in job.all_partitions:
+        register = registration(OpType.REGISTER, _GROUP, partition, filters)
+        client.call(ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register)
+        request = framed(ServiceType.BROKER_READ, Method.GET_MESSAGE, fetch(_GROUP, partition), framing)
         client.drain(request, job.count // job.partitions // (2 if filters else 1))
 
 
@@ -235,22 +177,10 @@ def send_all(master: str, job: Job) -> None:
             producer.send(job.topic, body)
 
 
-def read_all(master: str, job: Job) -> None:
-    options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": "reader"}
-    seen = 0
-    for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
-        claim = replace(part.claim, task=number)
-        for wanted, snapshot in part.ranges:
-            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
-            seen += sum(len(batch.messages) for batch in reader.batches())
-    if seen != job.count:
-        raise RuntimeError(f"{seen} messages arrived, not {job.count}")
-
-
 def broker_address(master: str, framing: Framing) -> tuple[str, int]:
     host, _, port = master.partition(":")
     with RawClient((host, int(port)), framing) as client:
-        request = master_pb.RegisterRequestP2M(clientId=_CLIENT, brokerCheckSum=-1, hostName=host)
+        request = master_pb.RegisterRequestP2M(clientId=CLIENT, brokerCheckSum=-1, hostName=host)
         data = client.call(ServiceType.MASTER, Method.PRODUCER_REGISTER, request.SerializePartialToString())
     (info,) = master_pb.RegisterResponseM2P.FromString(data).brokerInfos
     broker = parse_broker(info)
@@ -266,28 +196,30 @@ def show(name: str, rates: list[Rate]) -> None:
 
 
 def measure(tubemq: Server, job: Job, framing: Framing, rounds: int) -> None:
-    master = tubemq.ask("master")
+    master = tubemq.master()
+    reading = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": "reader"}
+
+    def rates(count: int, work: Callable[[], None], *, empty: bool = False) -> list[Rate]:
+        found = []
+        for _ in range(rounds):
+            if empty:
+                tubemq.begin(job)
+            processor, begin = tubemq.processor(), time.perf_counter()
+            work()
+            seconds = time.perf_counter() - begin
+            found.append(Rate(count, seconds, tubemq.processor() - processor))
+        return found
+
     print(f"\n{job.count:,} messages of {job.size} bytes, partitions in the store: {job.partitions}")
     print(f"  {'messages a second':28}{'median':>12}{'best':>12}{'of its own':>12}")
-    topic = f"{job.topic}:{job.partitions}"
     with RawClient(broker_address(master, framing), framing) as client:
-        requests = send_raw(client, job)
-        rates = []
-        for _ in range(rounds):
-            tubemq.ask("topic", topic)
-            rates.append(tubemq.timed(job.count, lambda: client.pipeline(requests, _SENDS_IN_FLIGHT)))
-        show("send, raw", rates)
-        tubemq.ask("flush", job.topic)
-        every = [tubemq.timed(job.count, lambda: read_raw(client, job, ())) for _ in range(rounds)]
-        show("read, raw", every)
-        half = [tubemq.timed(job.count // 2, lambda: read_raw(client, job, ("even",))) for _ in range(rounds)]
-        show("read every second, raw", half)
-        show("read, PartitionReader", [tubemq.timed(job.count, lambda: read_all(master, job)) for _ in range(rounds)])
-        rates = []
-        for _ in range(rounds):
-            tubemq.ask("topic", topic)
-            rates.append(tubemq.timed(job.count, lambda: send_all(master, job)))
-        show("send, Producer", rates)
+        requests = send_raw(framing, job)
+        show("send, raw", rates(job.count, lambda: client.pipeline(requests, _SENDS_IN_FLIGHT), empty=True))
+        tubemq.flush(job)
+        show("read, raw", rates(job.count, lambda: read_raw(client, framing, job, ())))
+        show("read every second, raw", rates(job.count // 2, lambda: read_raw(client, framing, job, ("even",))))
+        show("read, PartitionReader", rates(job.count, lambda: read_messages(reading, job.count)))
+        show("send, Producer", rates(job.count, lambda: send_all(master, job), empty=True))
 
 
 def main() -> None:
@@ -297,8 +229,8 @@ def main() -> None:
     parser.add_argument("--framing", choices=[one.value for one in Framing], default=Framing.STANDARD.value)
     given = parser.parse_args()
     framing = Framing(given.framing)
-    with server(framing) as tubemq:
-        print(f"started in {float(tubemq.ask('started')) * 1000:.1f} ms")
+    with in_a_process(Server, framing) as tubemq:
+        print(f"started in {tubemq.started() * 1000:.1f} ms")
         print(f"wanted of one core: {SEND_GOAL:,} small sends a second, {READ_GOAL:,} messages read")
         for size in (100, 1024):
             for partitions in (1, 3):

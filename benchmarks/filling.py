@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills topics before they are read."""
+"""Fills topics before they are read, and reads them without Spark."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.source.batch import plan_batch
+from tubemq_spark.source.options import SourceOptions
 
 _TOGETHER = 10_000
 
@@ -19,3 +24,19 @@ def fill(master: str, topic: str, count: int, body: bytes) -> None:
                 del part[1:]
                 producer.send(topic, body)  # raises why
             count -= len(part)
+
+
+def read_messages(options: dict[str, str], count: int) -> None:
+    """Read all partitions one after the other, without making rows of the messages."""
+    seen = 0
+    for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
+        claim = replace(part.claim, task=number)
+        for wanted, snapshot in part.ranges:
+            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
+            seen += sum(len(batch.messages) for batch in reader.batches())
+    check(seen, count)
+
+
+def check(seen: int, count: int) -> None:
+    if seen != count:
+        raise RuntimeError(f"{seen} messages came, not {count}")

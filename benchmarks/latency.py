@@ -7,17 +7,17 @@ read. What ours has more is the added latency.
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.parts import Part
+from benchmarks.processes import SPAWN
 from benchmarks.results import MILLISECONDS, Key
 from benchmarks.rounds import Recorder
 from benchmarks.sizes import LAYOUTS, OWN, Scale
@@ -118,17 +118,11 @@ def _of_tubemq(spark: SparkSession, master: str, rate: int, seconds: float) -> l
 
 def _sent(master: str, rate: int, seconds: float) -> dict[int, float]:
     """Send from a process of its own; return when each message was acknowledged."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_send, args=(there, master, rate, seconds), daemon=True)
-    process.start()
-    there.close()
-    acknowledged: dict[int, float] = here.recv()
-    process.join()
-    return acknowledged
+    with ProcessPoolExecutor(1, SPAWN) as process:
+        return process.submit(_send, master, rate, seconds).result()
 
 
-def _send(pipe: Connection, master: str, rate: int, seconds: float) -> None:
+def _send(master: str, rate: int, seconds: float) -> dict[int, float]:
     acknowledged: dict[int, float] = {}
     with Producer(
         ClientSettings.from_options({"tubemq.master": master}),
@@ -143,7 +137,7 @@ def _send(pipe: Connection, master: str, rate: int, seconds: float) -> None:
             producer.step()
             time.sleep(_PAUSE)
         producer.flush()
-    pipe.send(acknowledged)
+    return acknowledged
 
 
 def _empty_batches(spark: SparkSession) -> list[float]:

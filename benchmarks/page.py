@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import goals, results
 from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results
 from benchmarks.sizes import LAYOUTS, OWN, SIZES
+from scripts.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 _BEGIN, _END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
@@ -18,13 +18,17 @@ _NONE = "No results are stored yet. `make bench` measures them and fills this se
 
 
 def document() -> str:
-    """Return the text of the page with the stored figures between its markers."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
+    """Return the text of the page with the stored figures."""
+    return with_figures(PAGE, figures(results.read()))
+
+
+def with_figures(page: Path, text: str) -> str:
+    """Return the text of a page with `text` between its markers. Raise `ValueError` without the markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has no markers {_BEGIN.strip()} and {_END.strip()}")
-    return before + begin + figures(results.read()) + end + after
+        raise ValueError(f"{page} has no markers {_BEGIN.strip()} and {_END.strip()}")
+    return before + begin + text + end + after
 
 
 def figures(found: Results) -> str:
@@ -56,12 +60,8 @@ def _rates(found: Results) -> str:
     ]
     for part, title in _TABLES.items():
         if runners := _runners(found, part):
-            lines += [
-                _row([title, "a store for each of 3 partitions", "3 partitions in one store"]),
-                _row(["---"] * 3),
-                *(_row([runner, *(_cell(found, part, runner, layout) for layout in LAYOUTS)]) for runner in runners),
-                "",
-            ]
+            rows = [[runner, *(_cell(found, part, runner, layout) for layout in LAYOUTS)] for runner in runners]
+            lines.append(table([title, "a store for each of 3 partitions", "3 partitions in one store"], rows))
     return "\n".join(lines)
 
 
@@ -83,28 +83,24 @@ def _runners(found: Results, part: str) -> list[str]:
 
 def _rows_of(found: Results) -> str:
     """Return the rows of the other parts, one line each."""
-    lines = [_row(["measured", "median", ""]), _row(["---"] * 3)]
+    lines = []
     for row in found:
         key = row.key
         if key.part in ("growth", "memory", "latency", "small", "idle", "driver") and key.quantity != CPU:
             size = f", {_bytes(key.size)}" if key.size else ""
             shown = f"{row.median:,.0f}" if key.quantity in (RATE, MEMORY, MILLISECONDS) else f"{row.median:.1f}"
-            lines.append(_row([f"{key.part}: {key.runner}{size}", shown, key.quantity]))
-    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+            lines.append([f"{key.part}: {key.runner}{size}", shown, key.quantity])
+    return table(["measured", "median", ""], lines) if lines else ""
 
 
 def _goals(found: Results) -> str:
-    lines = [_row(["goal", "bound", "measured", ""]), _row(["---"] * 4)]
+    lines = []
     for goal in goals.GOALS:
         value = goal.value(found)
         if value is not None:
             bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
-            lines.append(_row([goal.what, bound, f"{value:.3g}", "met" if goal.is_met(value) else "not met"]))
-    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+            lines.append([goal.what, bound, f"{value:.3g}", "met" if goal.is_met(value) else "not met"])
+    return table(["goal", "bound", "measured", ""], lines) if lines else ""
 
 
 def _bytes(size: int) -> str:

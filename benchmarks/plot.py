@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import matplotlib
-from PIL import Image
 
 from benchmarks import results
+from benchmarks.png import save
 from benchmarks.results import RATE, Key, Results
 from benchmarks.sizes import OWN, SIZES
 
@@ -21,7 +21,7 @@ TARGET = Path(__file__).parents[1] / "docs/images/performance.png"
 
 _COLOURS = {"limit": "0.65", "Java": "#7a9cc6", "Spark-Kafka": "#c9a27a"}
 _OURS = "#3f51b5"
-_SHADES = 32  # of the picture
+_COLOURS_OF_THE_PICTURE = 32  # few make a small file
 _PARTS = ("read", "write", "packs")
 
 
@@ -49,12 +49,8 @@ def draw(found: Results, target: Path = TARGET) -> bool:
             axis.set_title(f"{part}, bodies of {size} B", fontsize=9)
             axis.tick_params(labelsize=7, labelleft=column == 0)
     figure.supxlabel("thousand messages per second, a store for each of 3 partitions", fontsize=8)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=90, metadata={"Software": None})
+    save(figure, target, dpi=90, colours=_COLOURS_OF_THE_PICTURE)
     pyplot.close(figure)
-    with Image.open(target) as drawn:  # few colours make a small file
-        small = drawn.convert("RGB").quantize(_SHADES)
-    small.save(target, optimize=True)
     return True
 
 

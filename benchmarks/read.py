@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from benchmarks.bare import BareReader
-from benchmarks.filling import fill
+from benchmarks.filling import check, fill, read_messages
 from benchmarks.kafka import READING, KafkaPeer, batch_reader, connector_jars, kafka_broker, stream_reader
 from benchmarks.parts import Part
 from benchmarks.results import CPU, Key
@@ -19,7 +18,6 @@ from benchmarks.sizes import LAYOUTS, OWN, SIZES, Job, Scale, jobs
 from benchmarks.spark import Meter, drain_batch, drain_stream, spark_session
 from tests.interop.java_client import JavaClient, Rate
 from tests.real.cluster import RealTubeMQ
-from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
@@ -96,26 +94,10 @@ def _ours(master: str, job: Job) -> list[Runner]:
     ]
 
 
-def read_messages(options: dict[str, str], count: int) -> None:
-    """Read all partitions one after the other, without making rows of the messages."""
-    seen = 0
-    for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
-        claim = replace(part.claim, task=number)
-        for wanted, snapshot in part.ranges:
-            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
-            seen += sum(len(batch.messages) for batch in reader.batches())
-    _check(seen, count)
-
-
 def read_arrow(options: dict[str, str], count: int) -> None:
     """Read all partitions one after the other into Arrow batches, as tasks do."""
     planned = plan_batch(SourceOptions.read(options, streaming=False))
-    _check(sum(batch.num_rows for part in planned for batch in part.read()), count)
-
-
-def _check(seen: int, count: int) -> None:
-    if seen != count:
-        raise RuntimeError(f"{seen} messages came, not {count}")
+    check(sum(batch.num_rows for part in planned for batch in part.read()), count)
 
 
 def _spark(spark: SparkSession, master: str, job: Job) -> list[Runner]:

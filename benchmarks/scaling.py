@@ -17,20 +17,22 @@ import gc
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import pickle
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks import proc, results
+from benchmarks.page import with_figures
 from benchmarks.png import save
+from benchmarks.processes import SPAWN, in_a_process
 from benchmarks.results import Key, PartResult, Row
+from scripts.markdown import table
 from tests.counting import METHODS, TOPIC, Stream, send_to_all
 from tubemq_spark.client import forget_servers
 from tubemq_spark.source.input_partition import TubeMQInputPartition
@@ -100,61 +102,26 @@ def overall(points: Mapping[int, float]) -> float:
 # -- servers ---------------------------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, partitions: int) -> None:
-    """Answer the questions of `Servers` until the pipe closes."""
-    brokers = brokers_for(partitions)
-    stores = partitions // brokers
-    with EmbeddedTubeMQ(brokers=brokers) as tubemq:
-        tubemq.create_topic(TOPIC, 1, stores)
-        names = (*METHODS, *_AT_MASTER)
-        rules = {name: tubemq.on(name).count() for name in dict.fromkeys(names)}
-        pipe.send(tubemq.master)
-        while True:
-            try:
-                question = pipe.recv()
-            except EOFError:
-                return
-            if question == "send":
-                send_to_all(tubemq, 1, stores, brokers)
-                pipe.send(None)
-            else:
-                pipe.send({name: rule.fired for name, rule in rules.items()})
-
-
 class Servers:
-    """The servers' process, seen from the client."""
+    """The servers of one measurement; their process makes and asks them."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self.master: str = pipe.recv()
+    def __init__(self, partitions: int) -> None:
+        self._brokers = brokers_for(partitions)
+        self._stores = partitions // self._brokers
+        self._tubemq = EmbeddedTubeMQ(brokers=self._brokers)
+        self._tubemq.create_topic(TOPIC, 1, self._stores)
+        self._rules = {name: self._tubemq.on(name).count() for name in dict.fromkeys((*METHODS, *_AT_MASTER))}
+
+    def master(self) -> str:
+        return self._tubemq.master
 
     def send_to_all(self) -> None:
-        self._ask("send")
+        send_to_all(self._tubemq, 1, self._stores, self._brokers)
 
     def calls(self) -> tuple[int, int]:
         """Return the calls at the brokers and at the master so far."""
-        counts = self._ask("calls")
-        at_master = sum(counts[name] for name in _AT_MASTER)
-        return sum(counts.values()) - at_master, at_master
-
-    def _ask(self, question: str) -> dict[str, int]:
-        self._pipe.send(question)
-        answer: dict[str, int] = self._pipe.recv()
-        return answer
-
-
-@contextmanager
-def servers(partitions: int) -> Iterator[Servers]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, partitions), daemon=True)
-    process.start()
-    there.close()
-    try:
-        yield Servers(here)
-    finally:
-        here.close()
-        process.join()
+        at_master = sum(self._rules[name].fired for name in _AT_MASTER)
+        return sum(rule.fired for rule in self._rules.values()) - at_master, at_master
 
 
 # -- client ----------------------------------------------------------------------------------------------------------
@@ -162,7 +129,7 @@ def servers(partitions: int) -> Iterator[Servers]:
 
 def measure(partitions: int) -> Measured:
     """Measure one number of partitions. To be called in a process of its own."""
-    with servers(partitions) as tubemq:
+    with in_a_process(Servers, partitions) as tubemq:
         memory = proc.peak_memory(os.getpid())
         try:
             found = {**_busy(tubemq, batches_for(partitions)), **_idle(tubemq)}
@@ -174,7 +141,7 @@ def measure(partitions: int) -> Measured:
 
 @contextmanager
 def streaming(tubemq: Servers, *, asks_always: bool) -> Iterator[Stream]:
-    stream = Stream(tubemq.master, asks_always=asks_always)
+    stream = Stream(tubemq.master(), asks_always=asks_always)
     try:
         yield stream
     finally:
@@ -248,7 +215,6 @@ def _idle(tubemq: Servers) -> Measured:
 
 
 def _questions(tubemq: Servers, stream: Stream) -> Measured:
-
     def ask_for(seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -269,26 +235,6 @@ def _questions(tubemq: Servers, stream: Stream) -> Measured:
 
 def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
-
-
-def _measure_into(pipe: Connection, partitions: int) -> None:
-    pipe.send(measure(partitions))
-
-
-def in_a_process(partitions: int) -> Measured:
-    """Measure in a new process, whose memory begins small."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_measure_into, args=(there, partitions))
-    process.start()
-    there.close()
-    try:
-        found: Measured = here.recv()
-    except EOFError:
-        raise RuntimeError(f"the measurement of {partitions} partitions failed") from None
-    finally:
-        process.join()
-    return found
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
@@ -321,24 +267,14 @@ def draw(found: Mapping[int, Measured], target: Path) -> None:
     pyplot.close(figure)
 
 
-def table(found: Mapping[int, Measured]) -> str:
+def figures(found: Mapping[int, Measured]) -> str:
     counts = sorted(found)
-    lines = ["| | " + " | ".join(f"{count:,}".replace(",", " ") for count in counts) + " | growth |"]
-    lines.append("|---" * (len(counts) + 2) + "|")
+    rows = []
     for one in LISTED:
         points = {count: found[count][one.name] for count in counts}
-        values = " | ".join(f"{results.significant(points[count]):g}" for count in counts)
-        lines.append(f"| {one.name}, {one.unit} | {values} | n^{overall(points):.2f} |")
-    return "\n".join(lines)
-
-
-def publish(text: str, page: Path = PAGE) -> None:
-    """Put the table between the markers of the page. Raise `ValueError` without the markers."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- figures: begin -->\n")
-    _, end, after = rest.partition("<!-- figures: end -->")
-    if not begin or not end:
-        raise ValueError(f"{page} has no lines '<!-- figures: begin -->' and '<!-- figures: end -->'")
-    page.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
+        values = [f"{results.significant(points[count]):g}" for count in counts]
+        rows.append([f"{one.name}, {one.unit}", *values, f"n^{overall(points):.2f}"])
+    return table(["", *(f"{count:,}".replace(",", " ") for count in counts), "growth"], rows)
 
 
 def too_fast(found: Mapping[int, Measured]) -> list[str]:
@@ -368,7 +304,8 @@ def main() -> int:
     date, begin = results.now(), time.perf_counter()
     found = {}
     for count in map(int, given.points.split(",")):
-        found[count] = in_a_process(count)
+        with ProcessPoolExecutor(1, SPAWN) as process:  # whose memory begins small
+            found[count] = process.submit(measure, count).result()
         print(
             f"{layout(count)}: {json.dumps({name: round(value, 3) for name, value in found[count].items()})}",
             flush=True,
@@ -376,8 +313,8 @@ def main() -> int:
     if given.store:
         _store(found, time.perf_counter() - begin, date)
         draw(found, PLOT)
-        publish(table(found))
-    print(table(found))
+        PAGE.write_text(with_figures(PAGE, f"\n{figures(found)}\n"), encoding="utf-8")
+    print(figures(found))
     for problem in (problems := too_fast(found)):
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -8,7 +8,7 @@ import enum
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 INTRODUCTION = """\
@@ -20,14 +20,14 @@ Most users need no Python name of this package: `format("tubemq")` and [options]
 are public. Everything else may change between releases.
 """
 
-# By the title of a section: the module and its public names; empty for those in its `__all__`.
-SECTIONS = {
-    "tubemq_spark": ("tubemq_spark", ()),
-    "tubemq_spark.checks": ("tubemq_spark.checks", ("CheckResult",)),
-    "tubemq_spark.monitoring": ("tubemq_spark.monitoring", ()),
-    "tubemq_spark.testing": ("tubemq_spark.testing", ()),
-    "tubemq_spark.client": ("tubemq_spark.client", ("forget_servers",)),
-    "tubemq_spark.errors": ("tubemq_spark.errors", ()),
+# By module: its public names; empty for those in its `__all__`.
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "tubemq_spark": (),
+    "tubemq_spark.checks": ("CheckResult",),
+    "tubemq_spark.monitoring": (),
+    "tubemq_spark.testing": (),
+    "tubemq_spark.client": ("forget_servers",),
+    "tubemq_spark.errors": (),
 }
 _HIDDEN = {"__version__"}
 _GIVEN = {"Calls", "Fault"}  # classes whose objects come from methods, so that their constructors do not matter
@@ -38,9 +38,9 @@ _INTERNAL = {"Fault.failed", "Fault.is_over", "Fault.meets", "Fault.raise_error"
 def document() -> str:
     """Return the text of docs/reference/api.md."""
     parts = [INTRODUCTION]
-    for title, (module_name, names) in SECTIONS.items():
+    for module_name, names in SECTIONS.items():
         module = importlib.import_module(module_name)
-        parts.append(f"## {title}\n")
+        parts.append(f"## {module_name}\n")
         if module.__doc__:
             parts.append(f"{_prose(module.__doc__)}\n")
         for name in names or _public_names(module):

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from scripts.markdown import table
 from tubemq_spark.cli.app import app
 
 INTRODUCTION = """\
@@ -54,11 +55,10 @@ def _command(path: str, command: Any, has_commands: bool) -> Iterator[str]:
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     if has_commands or not shown:
         return
-    yield "| argument or option | default | meaning |\n| --- | --- | --- |"
-    yield "\n".join(map(_row, shown)) + "\n"
+    yield table(["argument or option", "default", "meaning"], map(_row, shown))
 
 
-def _row(parameter: Any) -> str:
+def _row(parameter: Any) -> tuple[str, str, str]:
     is_option = parameter.param_type_name == "option"
     names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name.upper()]
     told = getattr(parameter, "show_default", None)  # a text if the default's meaning is not its value
@@ -66,5 +66,5 @@ def _row(parameter: Any) -> str:
     is_shown = isinstance(default, (str, int, float)) and default is not False and default != ""
     value = default if isinstance(told, str) else f"`{getattr(default, 'value', default)}`"
     shown = "required" if parameter.required else value if is_shown else ""
-    meaning = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
-    return f"| {', '.join(f'`{name}`' for name in names)} | {shown} | {meaning} |"
+    meaning = " ".join((getattr(parameter, "help", None) or "").split())
+    return ", ".join(f"`{name}`" for name in names), shown, meaning

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scripts.markdown import table
 from tubemq_spark.columns import READ, Column, written
 from tubemq_spark.sink.receipts import SCHEMA as RECEIPTS
 
@@ -68,5 +69,4 @@ def _read(columns: Iterable[Column]) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:
-    lines = ["| column | type | |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| `{name}` | `{kind}` | {text} |" for name, kind, text in rows)]) + "\n"
+    return table(["column", "type", "meaning"], ([f"`{name}`", f"`{kind}`", text] for name, kind, text in rows))

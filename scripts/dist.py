@@ -10,6 +10,7 @@ The sdist is built from the work tree and the wheel from the sdist, into dist/. 
 
     python -m scripts.dist              all of it
     python -m scripts.dist --quick      without the sdist's environment and without Spark
+    python -m scripts.dist --sbom       only write the SBOM of the wheel in dist/ (`make sbom`)
 """
 
 from __future__ import annotations
@@ -149,14 +150,41 @@ def make(quick: bool) -> None:
     say(sums.rstrip())
 
 
+def write_sbom() -> None:
+    """Write the SBOM of the wheel in dist/ as CycloneDX JSON, beside it.
+
+    It names the wheel and the newest versions of what a plain `pip install` brings: numpy, protobuf and pyarrow. Spark
+    and the optional extras are left out, because clusters bring their own. It changes only with them.
+    """
+    wheels = list(DIST.glob("*.whl"))
+    if len(wheels) != 1:
+        raise StepError(f"dist/ has {len(wheels)} wheels. Run `make dist` first.")
+    (wheel,) = wheels
+    name, version = wheel.name.split("-")[:2]
+    target = wheel.with_name(f"{name}-{version}.cdx.json")
+    # The tool reads the main component from a pyproject.toml and does not know versions from tags.
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    with_version = project.replace('dynamic = ["version"]', f'version = "{version}"')
+    if with_version == project:
+        raise StepError('pyproject.toml has no line `dynamic = ["version"]`')
+    with tempfile.TemporaryDirectory() as scratch:
+        main = Path(scratch, "pyproject.toml")
+        main.write_text(with_version, encoding="utf-8")
+        python = empty_environment(Path(scratch, "environment"), wheel)
+        tool = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--validate"]
+        run([*tool, "--pyproject", main, "--mc-type", "library", "--of", "JSON", "-o", target, python])
+    print(f"wrote {target.relative_to(ROOT)}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build, compare, check and try the files of a release.")
     parser.add_argument("--quick", action="store_true", help="without the sdist's environment and without Spark")
+    parser.add_argument("--sbom", action="store_true", help="only write the SBOM of the wheel in dist/")
     given = parser.parse_args()
     try:
-        make(given.quick)
+        write_sbom() if given.sbom else make(given.quick)
     except StepError as problem:
-        print(f"make dist: {problem}", file=sys.stderr)
+        print(f"make {'sbom' if given.sbom else 'dist'}: {problem}", file=sys.stderr)
         return 1
     return 0
 

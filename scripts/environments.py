@@ -13,20 +13,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 # What a caller may have set for its own Python or Spark
-_OF_THE_CALLER = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+_OF_THE_CALLER = (
+    "PYTHONPATH", "PYTHONHOME", "PYTEST_ADDOPTS", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_PYTHON",
+    "PYSPARK_DRIVER_PYTHON",
+)  # fmt: skip
 
 
 class StepError(Exception):
-    """A step failed. The message has its output."""
+    """A step failed. The message has its output, or that is in the log."""
+
+
+def variables_with(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program: that of this process without the caller's choices, and `variables`."""
+    return {**{name: value for name, value in os.environ.items() if name not in _OF_THE_CALLER}, **variables}
 
 
 def run(command: Sequence[str | Path], folder: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
     """Return what `command` printed. Raise StepError if it failed."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_CALLER}
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**inherited, **(variables or {})},
+        env=variables_with(variables or {}),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tubemq_spark
+from scripts.markdown import table
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.sink.schema import BadRowError
@@ -140,9 +141,9 @@ def _as_code(text: str) -> str:
 
 
 def _codes() -> str:
-    rows = ["| code | name | the connector | error |", "| --- | --- | --- | --- |"]
-    for code in ErrCode:
-        if code is not ErrCode.SUCCESS:
-            does, error = _REACTIONS[reaction_to(code)]
-            rows.append(f"| {code.value} | `{code.name}` | {does} | {error} |")
-    return "\n".join(rows) + "\n"
+    rows = [
+        [str(code.value), f"`{code.name}`", *_REACTIONS[reaction_to(code)]]
+        for code in ErrCode
+        if code is not ErrCode.SUCCESS
+    ]
+    return table(["code", "name", "the connector", "error"], rows)

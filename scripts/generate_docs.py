@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import page as performance_page
 from scripts import api_reference, cli_reference, columns_reference, error_reference, log_reference, option_builder
+from scripts.markdown import table
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
@@ -57,14 +58,9 @@ def document() -> str:
         parts.append(f"## {title}\n")
         if text:
             parts.append(f"{text}\n")
-        parts.append(table(options))
+        rows = [[f"`{option.name}`", default(option), option.expects, option.meaning] for option in options]
+        parts.append(table(["option", "default", "value", "meaning"], rows))
     return "\n".join(parts)
-
-
-def table(options: Iterable[Option[Any]]) -> str:
-    rows = [["option", "default", "value", "meaning"], ["---"] * 4]
-    rows += [[f"`{option.name}`", default(option), option.expects, option.meaning] for option in options]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
 
 
 def default(option: Option[Any]) -> str:

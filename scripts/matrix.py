@@ -33,7 +33,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TypeVar
 
-from scripts.environments import find_python
+from scripts.environments import ROOT, StepError, find_python, variables_with
 from tests.spark_home import link_spark
 
 
@@ -103,7 +103,6 @@ ENVIRONMENTS = (
     ),
 )
 
-ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests" / "matrix"
 FOLDER = ROOT / ".cache" / "matrix"
 LIMIT = 1800  # seconds for the installation, and for the tests, of one environment
@@ -119,10 +118,6 @@ class Outcome:
     result: str
     seconds: tuple[float, float]  # to install, to test
     passed: bool
-
-
-class StepError(Exception):
-    """A step failed. Its output is in the environment's log."""
 
 
 class Steps:
@@ -147,15 +142,13 @@ class Steps:
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> int | None:
         """Return the exit status of `command`, or None if it took too long and was killed with its children."""
-        ours = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON", "PYTEST_ADDOPTS")
-        inherited = {name: value for name, value in os.environ.items() if name not in ours}
         with self._lock:
             if self._stopped:
                 raise StepError("stopped")
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={**inherited, **variables},
+                env=variables_with(variables),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

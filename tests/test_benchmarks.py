@@ -129,4 +129,4 @@ def linear(factor: float = 1.0, power: float = 1.0) -> dict[int, dict[str, float
 @pytest.mark.parametrize(("power", "count"), [(0.0, 0), (0.9, 0), (1.0, 0), (1.3, len(scaling.FIGURES))])
 def test_figures_that_grow_faster_than_the_partitions_are_named(power: float, count: int) -> None:
     assert len(scaling.too_fast(linear(power=power))) == count
-    assert f"n^{power:.2f}" in scaling.table(linear(power=power))
+    assert f"n^{power:.2f}" in scaling.figures(linear(power=power))

@@ -15,7 +15,7 @@ from tubemq_spark.checks.driver import driver_checks
 from tubemq_spark.checks.executors import judge_reports, task_program
 from tubemq_spark.checks.interpreters import this_interpreter
 from tubemq_spark.checks.network import Server
-from tubemq_spark.checks.result import DRIVER, CheckResult, failed, ok
+from tubemq_spark.checks.result import CheckResult, failed, ok
 from tubemq_spark.checks.table import format_table
 
 _ROWS = 1000  # enough that each of Spark's default partitions has one
@@ -55,13 +55,12 @@ def _discovery(spark: SparkSession) -> CheckResult:
     except Exception as error:  # Spark raises errors of many classes here
         return failed(
             "discovery",
-            DRIVER,
             subject,
             _first_line(error),
             "call tubemq_spark.register(spark); if that does not help, install the package in the Python that the "
             "driver's JVM starts (PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON), and restart Spark",
         )
-    return ok("discovery", DRIVER, subject, "Spark finds it and loads its schema")
+    return ok("discovery", subject, "Spark finds it and loads its schema")
 
 
 def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Server]) -> Iterator[CheckResult]:
@@ -82,15 +81,11 @@ def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Se
         rows = spark.range(_ROWS).select(once_a_task("id").alias("report")).collect()
         found = [row.report for row in rows if row.report is not None]
     except Exception as error:  # of many classes: the workers' Python is missing, too old, without pyarrow …
-        yield failed(
-            "executors",
-            "executor",
-            "tasks",
-            f"no task could run Python: {_first_line(error)}",
-            "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release",
-        )
+        problem = f"no task could run Python: {_first_line(error)}"
+        remedy = "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release"
+        yield failed("executors", "tasks", problem, remedy)._replace(place="executor")
         return
-    yield ok("executors", "executor", "tasks", f"{len(found)} tasks ran")
+    yield ok("executors", "tasks", f"{len(found)} tasks ran")._replace(place="executor")
     yield from judge_reports(found, driver, began, time.time())
 
 

@@ -23,15 +23,13 @@ NOW = 1_700_000_000.0
     ],
 )
 def test_a_token_is_not_from_the_future_nor_old(age: float, has_credentials: bool, state: str) -> None:
-    result = check_token_clock(
-        int((NOW - age) * 1000), NOW, has_credentials=has_credentials, place="driver", subject="m:8715"
-    )
+    result = check_token_clock(int((NOW - age) * 1000), NOW, has_credentials=has_credentials, subject="m:8715")
     assert result is not None
     assert (result.state, result.check) == (state, "clock")
 
 
 def test_a_master_without_tokens_tells_nothing() -> None:
-    assert check_token_clock(-2, NOW, has_credentials=True, place="driver", subject="m:8715") is None
+    assert check_token_clock(-2, NOW, has_credentials=True, subject="m:8715") is None
 
 
 @pytest.mark.parametrize(
@@ -44,6 +42,6 @@ def test_a_master_without_tokens_tells_nothing() -> None:
     ],
 )
 def test_a_task_runs_between_the_drivers_times(theirs: float, state: str, words: str) -> None:
-    result = check_other_clock(theirs, NOW, NOW + 10, "executor a", "a")
+    result = check_other_clock(theirs, NOW, NOW + 10, "a")
     assert result.state == state
     assert words in result.detail

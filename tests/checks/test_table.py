@@ -10,8 +10,8 @@ from tubemq_spark.checks.table import format_table
 from tubemq_spark.errors import ConfigError
 
 RESULTS = [
-    ok("tls", "driver", "master at a:8716", "the server's certificate is trusted"),
-    failed("topic", "driver", "orders", "the master knows no such topic", "create the topic"),
+    ok("tls", "master at a:8716", "the server's certificate is trusted"),
+    failed("topic", "orders", "the master knows no such topic", "create the topic"),
 ]
 
 
@@ -27,7 +27,7 @@ def test_each_result_has_a_line_and_a_problem_its_remedy() -> None:
 
 def test_a_problem_without_a_remedy_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="it needs a remedy"):
-        warning("tls", "driver", "a", "bad", "")
+        warning("tls", "a", "bad", "")
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_an_error_has_a_problem_and_an_advice(text: str, parts: tuple[str, str])
 
 
 def test_a_text_of_a_server_stays_on_one_line() -> None:
-    assert failed("master", "driver", "a", "two\nlines", "look").detail == "two\\nlines"
+    assert failed("master", "a", "two\nlines", "look").detail == "two\\nlines"

@@ -29,8 +29,8 @@ def problems(results: list[CheckResult]) -> dict[str, str]:
 
 
 def test_a_good_installation_has_no_problem() -> None:
-    assert problems(check_versions(interpreter(), "driver")) == {}
-    assert problems(check_same(interpreter(), interpreter(), "driver")) == {}
+    assert problems(check_versions(interpreter())) == {}
+    assert problems(check_same(interpreter(), interpreter())) == {}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_good_installation_has_no_problem() -> None:
     ],
 )
 def test_a_bad_version_is_reported(found: Interpreter, check: str, state: str) -> None:
-    assert problems(check_versions(found, "driver")) == {check: state}
+    assert problems(check_versions(found)) == {check: state}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,5 @@ def test_a_bad_version_is_reported(found: Interpreter, check: str, state: str) -
     ],
 )
 def test_tasks_need_the_same_python_and_package(found: Interpreter, checks: set[str]) -> None:
-    results = check_same(found, interpreter(), "executor a")
+    results = check_same(found, interpreter())
     assert set(problems(results)) == checks
-    assert {result.place for result in results} == {"executor a"}

@@ -13,7 +13,12 @@ from tubemq_spark.cli.stream import Batch, Reading
 
 ROWS = [
     Reading(
-        f"1:{n % 3}", 28 * n, "temperature", "2024-02-29 12:30", "site=harbour", f'{{"sensor": {n}, "celsius": 71.5}}'
+        f"1:{n % 3}",
+        str(28 * n),
+        "temperature",
+        "2024-02-29 12:30",
+        "site=harbour",
+        f'{{"sensor": {n}, "celsius": 71.5}}',
     )
     for n in range(30)
 ]

@@ -70,16 +70,17 @@ def test_the_http_api_is_at_port_8080_of_the_masters(write: Write) -> None:
     assert connect("one:1,two:2").admin.masters == (Address("one", 8080), Address("two", 8080))
 
 
-@pytest.mark.parametrize("place", ["default", "variable"])
-def test_a_profile_is_found(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str) -> None:
-    path = write('master = "one:1"\n')
-    if place == "variable":
-        monkeypatch.setenv("TUBEMQ_CONFIG", str(path))
-    else:
-        (tmp_path / "tubemq-spark").mkdir()
-        path.rename(tmp_path / "tubemq-spark" / "config.toml")
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def test_a_profile_is_found(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tubemq-spark").mkdir()
+    write('master = "one:1"\n').rename(tmp_path / "tubemq-spark" / "config.toml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert connect().settings.masters == (Address("one", 1),)
+
+
+def test_the_environment_names_a_profile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUBEMQ_CONFIG", "/nowhere/absent.toml")
+    done = run("consume", "demo")
+    assert (done.returncode, "/nowhere/absent.toml cannot be read" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,9 @@ class EmbeddedCluster:
 
     def members(self, group: str) -> Members:
         def collect() -> Members:
-            master = next(server.service for server in self.tubemq._servers.masters if not server.service.standby)
+            master = next(
+                server.service for server in self.tubemq._servers.masters if not server.service.access.standby
+            )
             found = master._groups.get(group)
             if found is None:
                 return Members([], "", [])

@@ -22,6 +22,7 @@ from tubemq_spark.protocol.envelope import Request
 from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.rpc_messages import REPLIES
 
 TIMEOUT_MS = 10_000
 _HOST = "127.0.0.1"
@@ -117,8 +118,9 @@ class _Arguments:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def _call(service: int, method: int, message: Message, reply: type[Message]) -> Plan:
-    return Plan(Request(service, method, TIMEOUT_MS, message.SerializePartialToString()), reply, service == MASTER)
+def _call(service: int, method: Method, message: Message) -> Plan:
+    request = Request(service, method, TIMEOUT_MS, message.SerializePartialToString())
+    return Plan(request, REPLIES[method], service == MASTER)
 
 
 def _send(a: _Arguments) -> Plan:
@@ -134,7 +136,7 @@ def _send(a: _Arguments) -> Plan:
         sentAddr=_SENT_ADDR,
         **a.optional(msgType=a.get("type"), msgTime=a.get("time")),
     )
-    return _call(a.get("service", WRITE), Method.SEND_MESSAGE, message, broker_pb.SendMessageResponseB2P)
+    return _call(a.get("service", WRITE), Method.SEND_MESSAGE, message)
 
 
 def _register(a: _Arguments) -> Plan:
@@ -149,7 +151,7 @@ def _register(a: _Arguments) -> Plan:
         filterCondStr=a.get("filters", ()),
         **a.optional(currOffset=None if at is None else a.names.position(at), qryPriorityId=a.get("priority")),
     )
-    return _call(READ, Method.PARTITION_REGISTER, message, broker_pb.RegisterResponseB2C)
+    return _call(READ, Method.PARTITION_REGISTER, message)
 
 
 def _get(a: _Arguments) -> Plan:
@@ -160,7 +162,7 @@ def _get(a: _Arguments) -> Plan:
         topicName=a.topic,
         **a.optional(lastPackConsumed=a.get("last"), manualCommitOffset=a.get("manual"), escFlowCtrl=a.get("escape")),
     )
-    return _call(READ, Method.GET_MESSAGE, message, broker_pb.GetMessageResponseB2C)
+    return _call(READ, Method.GET_MESSAGE, message)
 
 
 def _commit(a: _Arguments) -> Plan:
@@ -171,7 +173,7 @@ def _commit(a: _Arguments) -> Plan:
         groupName=a.group,
         **a.optional(lastPackConsumed=a.get("last")),
     )
-    return _call(READ, Method.COMMIT_OFFSET, message, broker_pb.CommitOffsetResponseB2C)
+    return _call(READ, Method.COMMIT_OFFSET, message)
 
 
 def _heartbeat(a: _Arguments) -> Plan:
@@ -193,7 +195,7 @@ def _heartbeat(a: _Arguments) -> Plan:
         partitionInfo=infos,
         **a.optional(qryPriorityId=a.get("priority")),
     )
-    return _call(READ, Method.PARTITION_HEARTBEAT, message, broker_pb.HeartBeatResponseB2C)
+    return _call(READ, Method.PARTITION_HEARTBEAT, message)
 
 
 def _sub_rep_info(a: _Arguments) -> master_pb.ClientSubRepInfo | None:
@@ -225,14 +227,14 @@ def _member_register(a: _Arguments) -> Plan:
         subRepInfo=_sub_rep_info(a),
         opsTaskInfo=_ops_task_info(a),
     )
-    return _call(MASTER, Method.CONSUMER_REGISTER_V2, message, master_pb.RegisterResponseM2CV2)
+    return _call(MASTER, Method.CONSUMER_REGISTER_V2, message)
 
 
 def _member_heartbeat(a: _Arguments) -> Plan:
     message = master_pb.HeartRequestC2MV2(
         clientId=a.client, groupName=a.group, subRepInfo=_sub_rep_info(a), opsTaskInfo=_ops_task_info(a)
     )
-    return _call(MASTER, Method.CONSUMER_HEARTBEAT_V2, message, master_pb.HeartResponseM2CV2)
+    return _call(MASTER, Method.CONSUMER_HEARTBEAT_V2, message)
 
 
 def _member_meta(a: _Arguments) -> Plan:
@@ -242,12 +244,12 @@ def _member_meta(a: _Arguments) -> Plan:
         brokerConfigId=a.known("brokers", "brokerConfigId"),
         topicMetaInfoId=a.known("metas", "topicMetaInfoId"),
     )
-    return _call(MASTER, Method.GET_PARTITION_META, message, master_pb.GetPartMetaResponseM2C)
+    return _call(MASTER, Method.GET_PARTITION_META, message)
 
 
 def _member_close(a: _Arguments) -> Plan:
     message = master_pb.CloseRequestC2M(clientId=a.client, groupName=a.group)
-    return _call(MASTER, Method.CONSUMER_CLOSE, message, master_pb.CloseResponseM2C)
+    return _call(MASTER, Method.CONSUMER_CLOSE, message)
 
 
 def _balanced_register(a: _Arguments) -> Plan:
@@ -270,7 +272,7 @@ def _balanced_register(a: _Arguments) -> Plan:
             qryPriorityId=a.get("priority"),
         ),
     )
-    return _call(MASTER, Method.CONSUMER_REGISTER, message, master_pb.RegisterResponseM2C)
+    return _call(MASTER, Method.CONSUMER_REGISTER, message)
 
 
 def _balanced_heartbeat(a: _Arguments) -> Plan:
@@ -280,7 +282,7 @@ def _balanced_heartbeat(a: _Arguments) -> Plan:
         reportSubscribeInfo=False,
         **a.optional(defFlowCheckId=a.get("def_flow"), groupFlowCheckId=a.get("group_flow")),
     )
-    return _call(MASTER, Method.CONSUMER_HEARTBEAT, message, master_pb.HeartResponseM2C)
+    return _call(MASTER, Method.CONSUMER_HEARTBEAT, message)
 
 
 def _appd_config(a: _Arguments) -> master_pb.ApprovedClientConfig | None:
@@ -296,7 +298,7 @@ def _producer_register(a: _Arguments) -> Plan:
         hostName=a.get("host", _HOST),
         appdConfig=_appd_config(a),
     )
-    return _call(MASTER, Method.PRODUCER_REGISTER, message, master_pb.RegisterResponseM2P)
+    return _call(MASTER, Method.PRODUCER_REGISTER, message)
 
 
 def _producer_heartbeat(a: _Arguments) -> Plan:
@@ -307,36 +309,20 @@ def _producer_heartbeat(a: _Arguments) -> Plan:
         hostName=a.get("host", _HOST),
         appdConfig=_appd_config(a),
     )
-    return _call(MASTER, Method.PRODUCER_HEARTBEAT, message, master_pb.HeartResponseM2P)
+    return _call(MASTER, Method.PRODUCER_HEARTBEAT, message)
 
 
 def _producer_close(a: _Arguments) -> Plan:
     message = master_pb.CloseRequestP2M(clientId=a.client)
-    return _call(MASTER, Method.PRODUCER_CLOSE, message, master_pb.CloseResponseM2P)
+    return _call(MASTER, Method.PRODUCER_CLOSE, message)
 
 
 def _raw(a: _Arguments) -> Plan:
     """Return a request with any bytes as the message of any method."""
     request = Request(a.step["service"], a.step["method"], a.get("timeout", TIMEOUT_MS), bytes.fromhex(a.step["data"]))
-    reply = _REPLIES.get(a.step["method"], broker_pb.HeartBeatResponseB2C)
+    reply = REPLIES.get(a.step["method"], broker_pb.HeartBeatResponseB2C)
     return Plan(request, reply, a.step["server"] == "master")
 
-
-_REPLIES: dict[int, type[Message]] = {
-    Method.SEND_MESSAGE: broker_pb.SendMessageResponseB2P,
-    Method.PARTITION_REGISTER: broker_pb.RegisterResponseB2C,
-    Method.GET_MESSAGE: broker_pb.GetMessageResponseB2C,
-    Method.COMMIT_OFFSET: broker_pb.CommitOffsetResponseB2C,
-    Method.PRODUCER_REGISTER: master_pb.RegisterResponseM2P,
-    Method.PRODUCER_HEARTBEAT: master_pb.HeartResponseM2P,
-    Method.PRODUCER_CLOSE: master_pb.CloseResponseM2P,
-    Method.CONSUMER_REGISTER: master_pb.RegisterResponseM2C,
-    Method.CONSUMER_HEARTBEAT: master_pb.HeartResponseM2C,
-    Method.CONSUMER_CLOSE: master_pb.CloseResponseM2C,
-    Method.CONSUMER_REGISTER_V2: master_pb.RegisterResponseM2CV2,
-    Method.CONSUMER_HEARTBEAT_V2: master_pb.HeartResponseM2CV2,
-    Method.GET_PARTITION_META: master_pb.GetPartMetaResponseM2C,
-}
 
 _PLANS: dict[str, Callable[[_Arguments], Plan]] = {
     "send": _send,

@@ -19,7 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.matrix import FOLDER, Environment, StepError, build_wheel, install
+from scripts.environments import StepError
+from scripts.matrix import FOLDER, Environment, build_wheel, install
 from tests.real.cluster import RealTubeMQ
 from tests.spark_cluster.cluster import SparkCluster
 from tests.spark_cluster.scenarios import SCENARIOS, Scenario

@@ -15,7 +15,7 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_re
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.rpc_messages import REPLIES
+from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
 
 TIMEOUT = 60.0  # seconds to wait for an answer
 
@@ -85,22 +85,13 @@ class Raw:
         return encode_frame(number, encode_request(request), self._framing)
 
 
-METHODS: dict[type[Message], tuple[Method, ServiceType]] = {
-    master_pb.RegisterRequestP2M: (Method.PRODUCER_REGISTER, ServiceType.MASTER),
-    master_pb.HeartRequestP2M: (Method.PRODUCER_HEARTBEAT, ServiceType.MASTER),
-    master_pb.CloseRequestP2M: (Method.PRODUCER_CLOSE, ServiceType.MASTER),
-    master_pb.RegisterRequestC2M: (Method.CONSUMER_REGISTER, ServiceType.MASTER),
-    master_pb.HeartRequestC2M: (Method.CONSUMER_HEARTBEAT, ServiceType.MASTER),
-    master_pb.CloseRequestC2M: (Method.CONSUMER_CLOSE, ServiceType.MASTER),
-    master_pb.RegisterRequestC2MV2: (Method.CONSUMER_REGISTER_V2, ServiceType.MASTER),
-    master_pb.HeartRequestC2MV2: (Method.CONSUMER_HEARTBEAT_V2, ServiceType.MASTER),
-    master_pb.GetPartMetaRequestC2M: (Method.GET_PARTITION_META, ServiceType.MASTER),
-    broker_pb.SendMessageRequestP2B: (Method.SEND_MESSAGE, ServiceType.BROKER_WRITE),
-    broker_pb.RegisterRequestC2B: (Method.PARTITION_REGISTER, ServiceType.BROKER_READ),
-    broker_pb.HeartBeatRequestC2B: (Method.PARTITION_HEARTBEAT, ServiceType.BROKER_READ),
-    broker_pb.GetMessageRequestC2B: (Method.GET_MESSAGE, ServiceType.BROKER_READ),
-    broker_pb.CommitOffsetRequestC2B: (Method.COMMIT_OFFSET, ServiceType.BROKER_READ),
-}
+def _service(method: Method, kind: type[Message]) -> ServiceType:
+    if kind.DESCRIPTOR.file is master_pb.DESCRIPTOR:
+        return ServiceType.MASTER
+    return ServiceType.BROKER_WRITE if method is Method.SEND_MESSAGE else ServiceType.BROKER_READ
+
+
+METHODS = {kind: (method, _service(method, kind)) for method, kind in REQUESTS.items()}
 
 
 def send(body: bytes, topic: str = "demo", partition: int = 0, client: str = "c1") -> Send:

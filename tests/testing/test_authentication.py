@@ -12,7 +12,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization, check_certificate
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.reply_status import DeclinedError
+from tubemq_spark.testing.dispatch import DeclinedError
 
 ANN = Credentials("ann", "secret")
 NOW = StoppedClock().wall_ms()

@@ -17,6 +17,7 @@ from tests.testing.raw import Raw, send
 from tests.waiting import wait_until
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.dispatch import Service
 
@@ -26,15 +27,16 @@ CLOSED = "this EmbeddedTubeMQ is closed"
 def test_a_handler_that_throws_gives_the_real_servers_answer(caplog: pytest.LogCaptureFixture) -> None:
     """The log has the error, because it is a defect."""
 
-    def divide(data: bytes) -> bytes:
-        return bytes(1 // len(data))
+    def divide(request: pb.CloseRequestP2M, reply: pb.CloseResponseM2P) -> None:
+        reply.errCode = 1 // len(request.authInfo.authorizedToken)
 
-    service = Service({ServiceType.BROKER_WRITE: {Method.SEND_MESSAGE: divide}})
-    reply = service.answer(Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 1000, b""))
+    service = Service({ServiceType.MASTER: {Method.PRODUCER_CLOSE: divide}})
+    data = pb.CloseRequestP2M(clientId="p").SerializeToString()
+    reply = service.answer(Request(ServiceType.MASTER, Method.PRODUCER_CLOSE, 1000, data))
     assert reply == Failure("java.lang.reflect.InvocationTargetException", "")
     (record,) = caplog.records
     assert "ZeroDivisionError" in caplog.text
-    assert str(Method.SEND_MESSAGE.value) in record.getMessage()
+    assert str(Method.PRODUCER_CLOSE.value) in record.getMessage()
 
 
 # Back-pressure

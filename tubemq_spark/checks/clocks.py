@@ -17,7 +17,7 @@ _REMEDY = "synchronise the clocks of all machines (chrony or another NTP client)
 _WHY = "requests with credentials are refused from 20 s on; times of messages and the order of restarts are wrong too"
 
 
-def check_token_clock(token: int, now: float, *, has_credentials: bool, place: str, subject: str) -> CheckResult | None:
+def check_token_clock(token: int, now: float, *, has_credentials: bool, subject: str) -> CheckResult | None:
     """Compare a visit token with this machine's time `now`, in seconds since the epoch. Return None if the token tells
     nothing."""
     if token <= 0:
@@ -26,37 +26,28 @@ def check_token_clock(token: int, now: float, *, has_credentials: bool, place: s
     if behind > _SLACK:
         judge = failed if has_credentials and behind > _ACCEPTED else warning
         return judge(
-            "clock",
-            place,
-            subject,
-            f"this machine's clock is at least {behind:.0f} s behind the master's; {_WHY}",
-            _REMEDY,
+            "clock", subject, f"this machine's clock is at least {behind:.0f} s behind the master's; {_WHY}", _REMEDY
         )
     if -behind > _TOKEN_AGE + _SLACK:
         return warning(
             "clock",
-            place,
             subject,
             f"this machine's clock may be up to {-behind:.0f} s ahead of the master's, whose token is so old; {_WHY}",
             f"{_REMEDY}; ignore this if the master's visitTokenValidPeriodMs is longer than 5 minutes",
         )
-    return ok("clock", place, subject, "no difference from the master's clock was seen (to 8 minutes)")
+    return ok("clock", subject, "no difference from the master's clock was seen (to 8 minutes)")
 
 
-def refused_clock(text: str, place: str, subject: str) -> CheckResult:
+def refused_clock(text: str, subject: str) -> CheckResult:
     """Return the result for a request that the server refused because of its time; `text` is the server's."""
-    return failed("clock", place, subject, f"the master's clock differs by more than 20 s: {text}", _REMEDY)
+    return failed("clock", subject, f"the master's clock differs by more than 20 s: {text}", _REMEDY)
 
 
-def check_other_clock(theirs: float, before: float, after: float, place: str, subject: str) -> CheckResult:
+def check_other_clock(theirs: float, before: float, after: float, subject: str) -> CheckResult:
     """Compare a time of another machine, taken between `before` and `after` of this one; seconds since the epoch."""
     off = theirs - after if theirs > after else theirs - before if theirs < before else 0.0
     if abs(off) <= _SLACK:
-        return ok("clock", place, subject, "as the driver's")
+        return ok("clock", subject, "as the driver's")
     return warning(
-        "clock",
-        place,
-        subject,
-        f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the driver's clock; {_WHY}",
-        _REMEDY,
+        "clock", subject, f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the driver's clock; {_WHY}", _REMEDY
     )

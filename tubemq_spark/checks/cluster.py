@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tubemq_spark.checks.clocks import check_token_clock, refused_clock
 from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice
@@ -22,6 +24,8 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.protocol.metadata import Broker, TopicOnBroker
+
+S = TypeVar("S", ConsumerSession, ProducerSession)
 
 _CODE = re.compile(r" failed with ([0-9]+) ")
 _NO_PARTITION = (
@@ -38,83 +42,83 @@ class Found:
     readable: list[TopicOnBroker] = field(default_factory=list)
     token: int = 0
 
+    @contextmanager
+    def noting(self, session: S) -> Iterator[S]:
+        """Yield a session; note what the masters have told it, and close it."""
+        try:
+            yield session
+        finally:
+            self.brokers.update(session.cluster.brokers)
+            self.token = max(self.token, session.visit_token)
+            session.close()
 
-def check_cluster(settings: CheckSettings, place: str) -> tuple[list[CheckResult], Found]:
+
+def check_cluster(settings: CheckSettings) -> tuple[list[CheckResult], Found]:
     """Return the results, and what the masters listed. The masters must have been checked for connections before."""
     found = Found()
     client = _impatient(settings.client)
-    results = list(_check(replace(settings, client=client), place, found))
+    results = list(_check(replace(settings, client=client), found))
     if found.token:
         now = client.clock.time()
         has_credentials = client.credentials is not None
-        clock = check_token_clock(
-            found.token, now, has_credentials=has_credentials, place=place, subject=_masters(settings.client)
-        )
+        clock = check_token_clock(found.token, now, has_credentials=has_credentials, subject=_masters(settings.client))
         results += [clock] if clock is not None and all(one.check != "clock" for one in results) else []
     return results, found
 
 
-def _check(settings: CheckSettings, place: str, found: Found) -> Iterator[CheckResult]:
+def _check(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
     if settings.topics:
-        refused = yield from _reading(settings, place, found)
+        refused = yield from _reading(settings, found)
         if refused:
             return
     if settings.written:
-        yield from _writing(settings, place, found)
+        yield from _writing(settings, found)
     if not found.brokers:
         problem = _list_brokers(settings.client, found)
         if not settings.topics and not settings.written:
             if problem is not None:
-                yield _of_error(problem, settings, place)
+                yield _of_error(problem, settings)
                 return
-            yield ok("master", place, _masters(settings.client), f"it lists {len(found.brokers)} brokers")
+            yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
 
 
-def _reading(settings: CheckSettings, place: str, found: Found) -> Generator[CheckResult, None, bool]:
+def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, None, bool]:
     """Yield the results for topics and group. Return True if no other request can succeed."""
     group = settings.group or f"spark_check_{random.getrandbits(48):012x}"
-    session = ConsumerSession(settings.client, group, settings.topics, settings.filters)
     try:
-        layouts = session.deployed()
+        with found.noting(ConsumerSession(settings.client, group, settings.topics, settings.filters)) as session:
+            layouts = session.deployed()
     except TubeMQError as error:
-        result = _of_error(error, settings, place)
+        result = _of_error(error, settings)
         if result.check == "topic" and len(settings.topics) > 1:
-            yield from _unknown_topics(settings, place, result)
+            yield from _unknown_topics(settings, result)
         else:
             yield result
         return result.check in ("master", "credentials", "clock")
-    finally:
-        found.brokers.update(session.cluster.brokers)
-        found.token = max(found.token, session.visit_token)
-        session.close()
-    yield ok("master", place, _masters(settings.client), f"it lists {len(found.brokers)} brokers")
+    yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
     if settings.group is not None:
-        yield ok("group", place, settings.group, f"the master admits it to {', '.join(settings.topics)}")
+        yield ok("group", settings.group, f"the master admits it to {', '.join(settings.topics)}")
     for topic in settings.topics:
-        yield _topic(topic, layouts, place, found)
+        yield _topic(topic, layouts, found)
     return False
 
 
-def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], place: str, found: Found) -> CheckResult:
+def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], found: Found) -> CheckResult:
     listed = [one for one in layouts.values() if one.topic == topic]
     if not listed:
-        return failed("topic", place, topic, "the master knows no such topic", "check its name, or create the topic")
+        return _unknown(topic)
     readable = [one for one in listed if one.available and one.broker_id in found.brokers]
     found.readable += readable
     count = sum(one.stores * one.partitions for one in readable)
     if not count:
         brokers = ", ".join(str(one.broker_id) for one in listed)
         return failed(
-            "topic",
-            place,
-            topic,
-            f"it has no partition that can be read (it is deployed on broker {brokers})",
-            _NO_PARTITION,
+            "topic", topic, f"it has no partition that can be read (it is deployed on broker {brokers})", _NO_PARTITION
         )
-    return ok("topic", place, topic, f"{count} partitions on {len(readable)} brokers")
+    return ok("topic", topic, f"{count} partitions on {len(readable)} brokers")
 
 
-def _unknown_topics(settings: CheckSettings, place: str, result: CheckResult) -> Iterator[CheckResult]:
+def _unknown_topics(settings: CheckSettings, result: CheckResult) -> Iterator[CheckResult]:
     """Yield a result for each unknown topic; `result` if the master does not tell which."""
     unknown = [topic for topic in settings.topics if layouts_of(settings.client, topic) == {}]
     if not unknown:
@@ -123,52 +127,37 @@ def _unknown_topics(settings: CheckSettings, place: str, result: CheckResult) ->
         yield result._replace(subject=topic)
 
 
-def _writing(settings: CheckSettings, place: str, found: Found) -> Iterator[CheckResult]:
-    session = ProducerSession(settings.client)
-    try:
+def _writing(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
+    with found.noting(ProducerSession(settings.client)) as session:
         for topic in settings.written:
             try:
                 session.add_topics([topic])
             except NotListedError:
-                yield _not_writable(settings.client, topic, place)
+                remedy = "start the brokers of the topic, or open it for producers"
+                closed = failed("topic", topic, "it accepts no messages now", remedy)
+                yield _unknown(topic) if layouts_of(settings.client, topic) == {} else closed
             except TubeMQError as error:
-                yield _of_error(error, settings, place)
+                yield _of_error(error, settings)
                 return
             else:
-                yield ok("topic", place, topic, f"{len(session.cluster.partitions(topic))} partitions accept messages")
-    finally:
-        found.brokers.update(session.cluster.brokers)
-        found.token = max(found.token, session.visit_token)
-        session.close()
+                yield ok("topic", topic, f"{len(session.cluster.partitions(topic))} partitions accept messages")
 
 
-def _not_writable(client: ClientSettings, topic: str, place: str) -> CheckResult:
-    if layouts_of(client, topic) == {}:
-        return failed("topic", place, topic, "the master knows no such topic", "check its name, or create the topic")
-    return failed(
-        "topic",
-        place,
-        topic,
-        "it accepts no messages now",
-        "start the brokers of the topic, or open it for producers",
-    )
+def _unknown(topic: str) -> CheckResult:
+    return failed("topic", topic, "the master knows no such topic", "check its name, or create the topic")
 
 
 def _list_brokers(client: ClientSettings, found: Found) -> TubeMQError | None:
     """Ask as a producer without topics, which needs no group. Return why the master does not tell, None if it does."""
-    session = ProducerSession(client)
     try:
-        session.refresh_once()
+        with found.noting(ProducerSession(client)) as session:
+            session.refresh_once()
     except TubeMQError as error:
         return error
-    finally:
-        found.brokers.update(session.cluster.brokers)
-        found.token = max(found.token, session.visit_token)
-        session.close()
     return None
 
 
-def _of_error(error: TubeMQError, settings: CheckSettings, place: str) -> CheckResult:
+def _of_error(error: TubeMQError, settings: CheckSettings) -> CheckResult:
     """Return the result for a refusal of the masters. The code in the error tells what the master refused."""
     code_text = _CODE.search(str(error))
     code = int(code_text[1]) if code_text else None
@@ -176,18 +165,18 @@ def _of_error(error: TubeMQError, settings: CheckSettings, place: str) -> CheckR
     masters, topics = _masters(settings.client), ", ".join((*settings.topics, *settings.written))
     if code == ErrCode.CERTIFICATE_FAILURE:
         if "timestamp" in problem:
-            return refused_clock(problem, place, masters)
-        return failed("credentials", place, masters, problem, remedy)
+            return refused_clock(problem, masters)
+        return failed("credentials", masters, problem, remedy)
     if code == ErrCode.TOPIC_NOT_DEPLOYED:
-        return failed("topic", place, topics, problem, remedy)
+        return failed("topic", topics, problem, remedy)
     if code is not None and reaction_to(code) in (Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS):
-        return failed("group", place, settings.group or topics, problem, remedy)
+        return failed("group", settings.group or topics, problem, remedy)
     if isinstance(error, ConfigError) and code is None:  # a broker answers at the address
-        return failed("master", place, masters, problem, remedy)
+        return failed("master", masters, problem, remedy)
     if isinstance(error, TransportError):
         remedy = "check option 'tubemq.master', and that one of the masters runs and is not a standby"
-        return failed("master", place, masters, str(error), remedy)
-    return failed("master", place, masters, problem, remedy)
+        return failed("master", masters, str(error), remedy)
+    return failed("master", masters, problem, remedy)
 
 
 def _masters(client: ClientSettings) -> str:

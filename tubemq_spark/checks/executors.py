@@ -51,43 +51,36 @@ def task_program(source: str, options: Mapping[str, str], servers: Sequence[Serv
 
 def server_reports(options: Mapping[str, str], addresses: Sequence[tuple[str, int, str]]) -> list[list[str]]:
     """Return the results for options and servers in this process, as lists of texts."""
-    results, settings = check_settings(options, "")
+    results, settings = check_settings(options)
     found = [result for result in results if result.state == FAILED]
     if settings is not None:
         servers = [Server(Address(host, port), role) for host, port, role in addresses]
-        found += check_servers(settings.client, servers, "")
+        found += check_servers(settings.client, servers)
     return [list(result) for result in found]
 
 
-def judge_reports(reports: Iterable[str], driver: Interpreter, began: float, ended: float) -> Iterator[CheckResult]:
-    """Yield the results for each host and interpreter of the tasks' `reports`, which ran between `began` and `ended`
-    (seconds since the epoch). Results that are the same on a host are yielded once."""
-    seen: set[CheckResult] = set()
-    for text in sorted(reports, key=lambda text: str(json.loads(text)["host"])):
-        for result in _judge(json.loads(text), driver, began, ended):
-            if result not in seen:
-                seen.add(result)
-                yield result
+def judge_reports(reports: Iterable[str], driver: Interpreter, began: float, ended: float) -> list[CheckResult]:
+    """Return the results for each host and interpreter of the tasks' `reports`, which ran between `began` and `ended`
+    (seconds since the epoch). Results that are the same on a host are returned once."""
+    found: dict[CheckResult, None] = {}
+    for report in sorted(map(json.loads, reports), key=lambda report: str(report["host"])):
+        place = f"executor {report['host']}"
+        found.update((one._replace(place=place), None) for one in _judge(report, driver, began, ended))
+    return list(found)
 
 
 def _judge(report: Mapping[str, Any], driver: Interpreter, began: float, ended: float) -> Iterator[CheckResult]:
     found = Interpreter.from_report(report)
-    place = f"executor {found.host}"
-    yield from check_versions(found, place)
-    yield from (result for result in check_same(found, driver, place))
-    yield check_other_clock(found.time, began, ended, place, found.host)
-    for state, check, _, subject, detail, remedy in report.get("results", ()):
-        advice = remedy and f"on {found.host}: {remedy}"
-        yield CheckResult(state, check, place, subject, detail, advice)
+    yield from check_versions(found)
+    yield from check_same(found, driver)
+    yield check_other_clock(found.time, began, ended, found.host)
+    for fields in report.get("results", ()):
+        result = CheckResult(*fields)
+        yield result._replace(remedy=result.remedy and f"on {found.host}: {result.remedy}")
     for host, port, role, problem in report.get("connections", ()):
         subject = f"{role} at {host}:{port}"
         if problem is None:
-            yield ok("connection", place, subject, "TCP connects")
+            yield ok("connection", subject, "TCP connects")
         else:
-            yield failed(
-                "connection",
-                place,
-                subject,
-                problem,
-                f"open port {port} from {found.host}, and check the name {host} there",
-            )
+            remedy = f"open port {port} from {found.host}, and check the name {host} there"
+            yield failed("connection", subject, problem, remedy)

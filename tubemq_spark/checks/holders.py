@@ -25,7 +25,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 _MAX_SHOWN = 4  # partitions of a holder
 
 
-def check_holders(settings: CheckSettings, found: Found, place: str) -> Iterator[CheckResult]:
+def check_holders(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
     """Yield one result for each holder of a partition of the group, or one that says that there is none."""
     if settings.group is None or not found.readable:
         return
@@ -38,7 +38,6 @@ def check_holders(settings: CheckSettings, found: Found, place: str) -> Iterator
     for holder, theirs in sorted(held.items()):
         yield warning(
             "holders",
-            place,
             settings.group,
             f"{_described(holder)} holds {len(theirs)} of {len(partitions)} partitions: {_listed(theirs)}",
             "stop that consumer, or use another 'tubemq.group'; nothing is wrong if it is your own running query",
@@ -47,7 +46,7 @@ def check_holders(settings: CheckSettings, found: Found, place: str) -> Iterator
     if free or not held:
         silent = len(partitions) - len(holders)
         text = f"{free} of {len(partitions)} partitions are free"
-        yield ok("holders", place, settings.group, text + (f", {silent} brokers' partitions unknown" if silent else ""))
+        yield ok("holders", settings.group, text + (f", {silent} brokers' partitions unknown" if silent else ""))
 
 
 def find_holders(settings: CheckSettings, found: Found, partitions: Sequence[Partition]) -> dict[Partition, str]:

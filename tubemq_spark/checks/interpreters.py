@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 
 from tubemq_spark.checks import worker_probe
-from tubemq_spark.checks.result import DRIVER, OK, CheckResult, failed, ok, warning
+from tubemq_spark.checks.result import OK, CheckResult, failed, ok, warning
 from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
 
 _SECONDS = 60.0  # an interpreter that imports pyarrow and pandas from a cold disk takes long
@@ -26,17 +26,16 @@ def this_interpreter() -> Interpreter:
     return Interpreter.from_report(worker_probe.describe())
 
 
-def check_variables(environ: Mapping[str, str] | None = None, place: str = DRIVER) -> list[CheckResult]:
+def check_variables(environ: Mapping[str, str] | None = None) -> list[CheckResult]:
     """Return the result for PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, which may name different interpreters."""
     variables = os.environ if environ is None else environ
     workers = _workers_python(variables)
     discovered = variables.get("PYSPARK_DRIVER_PYTHON") or workers
     if _path(discovered) == _path(workers):
-        return [ok("interpreter", place, "variables", f"workers run {workers}")]
+        return [ok("interpreter", "variables", f"workers run {workers}")]
     return [
         warning(
             "interpreter",
-            place,
             "PYSPARK_DRIVER_PYTHON",
             f"it is {discovered}, but PYSPARK_PYTHON is {workers}: the source that Spark finds runs with the first",
             "call tubemq_spark.register(spark), whose tasks run with PYSPARK_PYTHON, or set both to one Python",
@@ -44,32 +43,27 @@ def check_variables(environ: Mapping[str, str] | None = None, place: str = DRIVE
     ]
 
 
-def check_workers(
-    driver: Interpreter, environ: Mapping[str, str] | None = None, place: str = DRIVER
-) -> list[CheckResult]:
-    """Start the interpreter that workers of this environment would run, and return the results for it. `driver` is that
-    of this process."""
-    variables = os.environ if environ is None else environ
-    return list(_check(_workers_python(variables), "PYSPARK_PYTHON" in variables, driver, place))
-
-
 def _workers_python(variables: Mapping[str, str]) -> str:
     return variables.get("PYSPARK_PYTHON") or "python3"
 
 
-def _check(command: str, is_set: bool, driver: Interpreter, place: str) -> Iterator[CheckResult]:
+def check_workers(driver: Interpreter, environ: Mapping[str, str] | None = None) -> Iterator[CheckResult]:
+    """Start the interpreter that workers of this environment would run, and yield the results for it. `driver` is that
+    of this process."""
+    variables = os.environ if environ is None else environ
+    command, is_set = _workers_python(variables), "PYSPARK_PYTHON" in variables
     subject = f"workers' {command}"
     path = shutil.which(command)
     remedy = "set PYSPARK_PYTHON to the absolute path of the Python that has tubemq-spark, the same on all nodes"
     if path is None:
-        yield failed("interpreter", place, subject, "there is no such program", remedy)
+        yield failed("interpreter", subject, "there is no such program", remedy)
         return
     try:
         found = describe(path)
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-        yield failed("interpreter", place, subject, f"it does not run as a Python interpreter: {error}", remedy)
+        yield failed("interpreter", subject, f"it does not run as a Python interpreter: {error}", remedy)
         return
-    results = [*check_versions(found, place), *check_same(found, driver, place)]
+    results = [*check_versions(found), *check_same(found, driver)]
     # Spark itself gives its workers pyspark, which another process may not see.
     bad = [
         result for result in results if result.state != OK and (result.check != "pyspark" or found.version("pyspark"))
@@ -78,7 +72,7 @@ def _check(command: str, is_set: bool, driver: Interpreter, place: str) -> Itera
         advice = result.remedy if is_set else f"{remedy}; or {result.remedy}"
         yield result._replace(subject=f"{subject}: {result.subject}", remedy=advice)
     if not bad:
-        yield ok("interpreter", place, subject, f"Python {found.python} with the same tubemq-spark")
+        yield ok("interpreter", subject, f"Python {found.python} with the same tubemq-spark")
 
 
 def describe(python: str) -> Interpreter:
@@ -86,7 +80,7 @@ def describe(python: str) -> Interpreter:
     it is not a Python interpreter that answers."""
     source = inspect.getsource(worker_probe)
     done = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=_SECONDS, check=True)
-    return Interpreter.from_report(json.loads(done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""))
+    return Interpreter.from_report(json.loads((done.stdout.strip().splitlines() or [""])[-1]))
 
 
 def _path(command: str) -> str:

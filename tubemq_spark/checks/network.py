@@ -43,36 +43,34 @@ def broker_servers(brokers: Iterable[Broker]) -> list[Server]:
     return [Server(one.address, f"broker {one.broker_id}") for one in sorted(brokers, key=lambda one: one.broker_id)]
 
 
-def check_servers(settings: ClientSettings, servers: Iterable[Server], place: str) -> list[CheckResult]:
+def check_servers(settings: ClientSettings, servers: Iterable[Server]) -> list[CheckResult]:
     """Return the results of all servers, in their order; they are asked at the same time."""
     with ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="tubemq-check") as pool:
-        found = pool.map(lambda server: list(check_server(settings, server, place)), servers)
+        found = pool.map(lambda server: list(check_server(settings, server)), servers)
         return [result for results in found for result in results]
 
 
-def check_server(settings: ClientSettings, server: Server, place: str) -> Iterator[CheckResult]:
+def check_server(settings: ClientSettings, server: Server) -> Iterator[CheckResult]:
     """Yield the results of one server; the first failure is the last one."""
     seconds = min(_MAX_TIMEOUT, settings.rpc_timeout)
     timings = replace(settings.timings, tls_handshake_timeout=min(seconds, settings.timings.tls_handshake_timeout))
     try:
         open_socket(server.address, seconds, None, timings).close()
     except TransportError as error:
-        yield _unreachable(server, place, error)
+        yield _unreachable(server, error)
         return
-    yield ok("connection", place, server.subject, "TCP connects")
+    yield ok("connection", server.subject, "TCP connects")
     if settings.tls is not None:
         try:
             open_socket(server.address, seconds, settings.tls, timings).close()
         except (TransportError, ProtocolError) as error:
-            yield failed(
-                "tls", place, server.subject, *split_advice(error, "check the files of options 'tubemq.tls.…'")
-            )
+            yield failed("tls", server.subject, *split_advice(error, "check the files of options 'tubemq.tls.…'"))
             return
-        yield ok("tls", place, server.subject, "the server's certificate is trusted")
-    yield _framing(replace(settings, timings=timings), server, place, seconds)
+        yield ok("tls", server.subject, "the server's certificate is trusted")
+    yield _framing(replace(settings, timings=timings), server, seconds)
 
 
-def _unreachable(server: Server, place: str, error: TransportError) -> CheckResult:
+def _unreachable(server: Server, error: TransportError) -> CheckResult:
     text = str(error)
     host, port = server.address
     network = _NETWORK.format(host)
@@ -85,10 +83,10 @@ def _unreachable(server: Server, place: str, error: TransportError) -> CheckResu
         remedy = network
     else:
         remedy = f"check that the name {host} can be resolved on this machine; {network}"
-    return failed("connection", place, server.subject, text, remedy)
+    return failed("connection", server.subject, text, remedy)
 
 
-def _framing(settings: ClientSettings, server: Server, place: str, seconds: float) -> CheckResult:
+def _framing(settings: ClientSettings, server: Server, seconds: float) -> CheckResult:
     """Find out the framing again, whatever this process knows and the options say."""
     address = server.address
     FRAMINGS().pop(address, None)
@@ -101,7 +99,7 @@ def _framing(settings: ClientSettings, server: Server, place: str, seconds: floa
                 f"check that {address.port} is the port of a TubeMQ master or broker; if it is a TLS port, set option "
                 "'tubemq.tls.enabled' to true"
             )
-        return failed("framing", place, server.subject, problem, remedy or f"check the port {address.port}")
+        return failed("framing", server.subject, problem, remedy or f"check the port {address.port}")
     found = connection.framing
     with suppress(TransportError, ProtocolError):
         connection.close()
@@ -109,9 +107,8 @@ def _framing(settings: ClientSettings, server: Server, place: str, seconds: floa
         FRAMINGS().pop(address, None)
         return failed(
             "framing",
-            place,
             server.subject,
             f"the server speaks the {found.value} framing, but option 'tubemq.rpc.framing' is {settings.framing.value}",
             f"set option 'tubemq.rpc.framing' to {found.value}, or leave it out",
         )
-    return ok("framing", place, server.subject, f"it answers in the {found.value} framing")
+    return ok("framing", server.subject, f"it answers in the {found.value} framing")

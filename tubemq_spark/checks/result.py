@@ -13,7 +13,7 @@ OK: Final = "ok"
 WARNING: Final = "warning"
 FAILED: Final = "failed"
 
-DRIVER: Final = "driver"  # the place of checks that run in this process
+DRIVER: Final = "driver"  # the place of results, until `judge_reports` names that of a task
 
 
 class CheckResult(NamedTuple):
@@ -32,22 +32,22 @@ class CheckResult(NamedTuple):
     remedy: str
 
 
-def ok(check: str, place: str, subject: str, detail: str) -> CheckResult:
-    return _result(OK, check, place, subject, detail, "")
+def ok(check: str, subject: str, detail: str) -> CheckResult:
+    return CheckResult(OK, check, DRIVER, subject, escaped(detail), "")
 
 
-def warning(check: str, place: str, subject: str, detail: str, remedy: str) -> CheckResult:
-    return _result(WARNING, check, place, subject, detail, remedy)
+def warning(check: str, subject: str, detail: str, remedy: str) -> CheckResult:
+    return _problem(WARNING, check, subject, detail, remedy)
 
 
-def failed(check: str, place: str, subject: str, detail: str, remedy: str) -> CheckResult:
-    return _result(FAILED, check, place, subject, detail, remedy)
+def failed(check: str, subject: str, detail: str, remedy: str) -> CheckResult:
+    return _problem(FAILED, check, subject, detail, remedy)
 
 
-def _result(state: State, check: str, place: str, subject: str, detail: str, remedy: str) -> CheckResult:
-    if state != OK and not remedy:
+def _problem(state: State, check: str, subject: str, detail: str, remedy: str) -> CheckResult:
+    if not remedy:
         raise ValueError(f"the result of check {check!r} is {state}: it needs a remedy")
-    return CheckResult(state, check, place, subject, escaped(detail), escaped(remedy))
+    return CheckResult(state, check, DRIVER, subject, escaped(detail), escaped(remedy))
 
 
 def split_advice(error: Exception, otherwise: str) -> tuple[str, str]:

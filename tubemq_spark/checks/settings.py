@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
 
-from tubemq_spark.checks.result import DRIVER, CheckResult, failed, ok, split_advice, warning
+from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice, warning
 from tubemq_spark.client.settings import MASTER, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import Option, check_names
@@ -35,7 +35,7 @@ class CheckSettings:
     written: tuple[str, ...] = ()
 
 
-def check_settings(raw: Mapping[str, str], place: str = DRIVER) -> tuple[list[CheckResult], CheckSettings | None]:
+def check_settings(raw: Mapping[str, str]) -> tuple[list[CheckResult], CheckSettings | None]:
     """Return the results, and the settings if enough of the options can be used: those of the client.
 
     The options may be those of a source, of a sink, of both, or the client's alone (`tubemq.…`).
@@ -43,12 +43,12 @@ def check_settings(raw: Mapping[str, str], place: str = DRIVER) -> tuple[list[Ch
     try:
         from tubemq_spark.source import options as source
     except ModuleNotFoundError as error:  # pyspark or pyarrow, whose versions are results of their own
-        return _client_alone(raw, place, f"the options of the source cannot be checked: {error}")
+        return _client_alone(raw, f"the options of the source cannot be checked: {error}")
     known = (*source.SOURCE_OPTIONS, *SINK_OPTIONS)
     problems = list(_single(raw, known)) or list(_together(raw, source))
-    results = [failed("options", place, subject, *split_advice(error, _REMEDY)) for subject, error in problems]
+    results = [failed("options", subject, *split_advice(error, _REMEDY)) for subject, error in problems]
     if not results:
-        results = [ok("options", place, f"{len(raw)} options", "names and values are valid")]
+        results = [ok("options", f"{len(raw)} options", "names and values are valid")]
     try:
         client = ClientSettings.from_options(raw)
     except ConfigError:
@@ -62,12 +62,12 @@ def check_settings(raw: Mapping[str, str], place: str = DRIVER) -> tuple[list[Ch
     return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, written)
 
 
-def _client_alone(raw: Mapping[str, str], place: str, why: str) -> tuple[list[CheckResult], CheckSettings | None]:
-    results = [warning("options", place, "source", why, "install pyspark and pyarrow for this Python")]
+def _client_alone(raw: Mapping[str, str], why: str) -> tuple[list[CheckResult], CheckSettings | None]:
+    results = [warning("options", "source", why, "install pyspark and pyarrow for this Python")]
     try:
         client = ClientSettings.from_options(raw)
     except ConfigError as error:
-        return [*results, failed("options", place, "options", *split_advice(error, _REMEDY))], None
+        return [*results, failed("options", "options", *split_advice(error, _REMEDY))], None
     return results, CheckSettings(client)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from tubemq_spark.checks.result import OK, CheckResult
 
-_HEADS = ("state", "check", "place", "subject", "detail")
+_HEADS = CheckResult._fields[:-1]
 _MAX_WIDTH = 46  # of all columns but the last
 
 
 def format_table(results: Iterable[CheckResult]) -> str:
     """Return one line for each result, and below it what to do if it is not `ok`. The last line counts the states."""
     shown = list(results)
-    rows = [_HEADS, *((one.state, one.check, one.place, one.subject, one.detail) for one in shown)]
+    rows: list[tuple[str, ...]] = [_HEADS, *(one[:-1] for one in shown)]
     widths = [min(_MAX_WIDTH, max(len(row[column]) for row in rows)) for column in range(len(_HEADS) - 1)]
     lines = [_line(_HEADS, widths), _line(tuple("-" * len(head) for head in _HEADS), widths)]
     for result, row in zip(shown, rows[1:], strict=True):

@@ -8,22 +8,27 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
-from tubemq_spark.cli.output import console
+from tubemq_spark.cli.output import console, table
 from tubemq_spark.cli.requirements import INSTALL_SPARK
 from tubemq_spark.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
     from tubemq_spark.testing import EmbeddedTubeMQ
+    from tubemq_spark.testing.activity import Activity
 
 _MAX_PARTITIONS = 1000
+_PERIOD = 0.5  # seconds between two updates of what a terminal shows
 
 _READY = """\
 An embedded TubeMQ that behaves like release {release} is running; it keeps messages in memory only.
@@ -100,12 +105,38 @@ def broker(
         print(_as_json(tubemq, topics) if as_json else _as_text(tubemq, topics), end="", flush=True)
         out = console()
         if out.is_terminal and not as_json:
-            from tubemq_spark.cli.activity_view import show_activity
-
-            show_activity(tubemq, stopped, out)
+            _show_activity(tubemq, stopped, out)
         else:
             stopped.get()
         _on_signals(signal.SIG_IGN)  # a second signal must not disturb the stop
+
+
+def _show_activity(tubemq: EmbeddedTubeMQ, stopped: SimpleQueue[None], console: Console) -> None:
+    """Show clients, calls and messages below what was printed, until `stopped` has an item."""
+    before = tubemq.activity()
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            now = tubemq.activity()
+            live.update(_view(before, now), refresh=True)
+            before = now
+            try:
+                stopped.get(timeout=_PERIOD)
+                return
+            except Empty:
+                continue
+
+
+def _view(before: Activity, now: Activity) -> Group:
+    def rates(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
+        return [(name, count, round((count - old.get(name, 0)) / _PERIOD)) for name, count in new.items()]
+
+    head = Text(f"\nconnections: {now.clients}  clients that hold partitions: {now.readers}\n")
+    return Group(
+        head,
+        table(("topic", "messages", "per second"), rates(before.messages, now.messages)),
+        Text(),
+        table(("call", "count", "per second"), rates(before.calls, dict(sorted(now.calls.items())))),
+    )
 
 
 def _on_signals(handler: Callable[..., object] | signal.Handlers) -> None:

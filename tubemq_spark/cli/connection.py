@@ -18,7 +18,6 @@ from tubemq_spark.option_definition import check_names
 from tubemq_spark.protocol.constants import WEB_PORT
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 
-MASTER_VARIABLE, ADMIN_VARIABLE, TOKEN_VARIABLE = "TUBEMQ_MASTER", "TUBEMQ_ADMIN", "TUBEMQ_ADMIN_TOKEN"
 _RETRY_MS = "10000"  # a person waits less long than a query
 
 
@@ -46,7 +45,7 @@ def connect(
     options = client_options(master, profile, assignments)
     if MASTER.name not in options:
         raise ConfigError(
-            f"no master is named. Use --master HOST:PORT, the variable {MASTER_VARIABLE} or master in the profile"
+            "no master is named. Use --master HOST:PORT, the variable TUBEMQ_MASTER or the profile's master"
         )
     check_names(options, CLIENT_OPTIONS)
     settings = ClientSettings.from_options(options)

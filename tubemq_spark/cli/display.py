@@ -59,7 +59,7 @@ class Display:
             if not self._batches:
                 self.print(_ROW.format(*_COLUMNS))
             for row in _sample(batch.rows, _PLAIN_ROWS):
-                self.print(_ROW.format(*_cells(row)))
+                self.print(_ROW.format(*row))
             self.print(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
             self._batches.append(batch)
             return
@@ -82,11 +82,6 @@ def _sample(rows: Sequence[Reading], count: int) -> list[Reading]:
     return [rows[number * len(rows) // count] for number in range(count)] if len(rows) > count else list(rows)
 
 
-def _cells(row: Reading) -> tuple[str, ...]:
-    offset = "" if row.offset is None else str(row.offset)
-    return row.partition, offset, row.msg_type, row.msg_time, row.attributes, row.value
-
-
 def _newest(rows: Iterable[Reading], width: int) -> Table:
     dropped = _COLUMNS.index("msg_time") if width < _NARROW else len(_COLUMNS)
     room = max(10, width - _OTHER_COLUMNS + (_TIME_COLUMN if width < _NARROW else 0))
@@ -96,7 +91,7 @@ def _newest(rows: Iterable[Reading], width: int) -> Table:
         most = room if name == "value" else None
         table.add_column(name, no_wrap=True, header_style="dim", justify=justify, max_width=most, overflow="ellipsis")
     for row in rows:
-        table.add_row(*map(Text, _without(_cells(row), dropped)))
+        table.add_row(*map(Text, _without(row, dropped)))
     return table
 
 

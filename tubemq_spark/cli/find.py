@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Annotated
@@ -15,7 +14,7 @@ from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import ReadGroup, TimeZone, Types, parse_zone
 from tubemq_spark.cli.messages import Message
 from tubemq_spark.cli.moments import EXPECTED, parse_place
-from tubemq_spark.cli.output import progress
+from tubemq_spark.cli.output import print_json, progress
 from tubemq_spark.cli.parameters import Topic, connected
 from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.cli.records import parse_attributes
@@ -67,7 +66,7 @@ def find(
             closing(read_range(member, starts, ends, filters or ())) as all_,
         ):
             for message in itertools.islice((one for one in _counted(all_, advance) if matches(one)), count):
-                print(json.dumps(message.as_json(), ensure_ascii=False), flush=True)
+                print_json(message.as_json())
                 found += 1
     if not found:
         raise NotFoundError(f"no message of topic {topic} matches. Check the range: --since and --until")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tubemq_spark.cli.moments import place_of
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -36,9 +37,7 @@ class Move:
         return (self.new - self.old) // UNIT
 
     def as_json(self) -> dict[str, object]:
-        broker_id, topic, number = self.partition
-        place = {"topic": topic, "broker_id": broker_id, "partition": number}
-        return {**place, "old": self.old, "new": self.new, "entries": self.entries}
+        return {**place_of(self.partition), "old": self.old, "new": self.new, "entries": self.entries}
 
 
 def move_group(

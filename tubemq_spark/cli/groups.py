@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tubemq_spark.cli.admin import AdminApi, AdminError, Answer, rows_of
+from tubemq_spark.cli.moments import place_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -37,9 +38,8 @@ class GroupState:
         return None if self.position is None else max(0, self.end - self.position) // UNIT
 
     def as_json(self) -> dict[str, object]:
-        broker_id, topic, number = self.partition
-        place = {"topic": topic, "broker_id": broker_id, "partition": number}
-        return {**place, "position": self.position, "end": self.end, "lag": self.lag, "holder": self.holder}
+        values = {"position": self.position, "end": self.end, "lag": self.lag, "holder": self.holder}
+        return {**place_of(self.partition), **values}
 
 
 def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[GroupState]:

@@ -41,8 +41,7 @@ def lag(
     if not watch:
         states = group_states(connection.admin, group, topic)
         if as_json:
-            for state in states:
-                print_json(state.as_json())
+            print_json(*(state.as_json() for state in states))
         else:
             print_table(_COLUMNS, _rows(states))
             print(f"total lag {total_lag(states)}")

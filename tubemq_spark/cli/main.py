@@ -20,12 +20,17 @@ NEEDED = ("typer", "rich", "numpy", "pyarrow")  # `doctor` reports what the work
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default that of the command line, and return its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if missing := [name for name in NEEDED if find_spec(name) is None]:
             print(f"tubemq-spark: the package {missing[0]} is not installed. Run: {INSTALL}", file=sys.stderr)
             return 1
-        return _run(given)
+        from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
+
+        app(list(sys.argv[1:] if arguments is None else arguments), prog_name="tubemq-spark")
+        return 0
+    except SystemExit as end:  # typer has printed the mistake, the help or nothing
+        code = end.code if isinstance(end.code, int) else 0
+        return _interrupted() if code == INTERRUPTED else code
     except TubeMQError as error:
         print(f"tubemq-spark: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -34,18 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has ended, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
         return 0
-
-
-def _run(arguments: Sequence[str]) -> int:
-    """Return the exit status. The slow imports are here, where `main` already handles Ctrl-C."""
-    from tubemq_spark.cli.app import app
-
-    try:
-        app(list(arguments), prog_name="tubemq-spark")
-    except SystemExit as end:  # typer has printed the mistake, the help or nothing
-        code = end.code if isinstance(end.code, int) else 0
-        return _interrupted() if code == INTERRUPTED else code
-    return 0
 
 
 def _interrupted() -> int:

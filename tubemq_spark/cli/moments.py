@@ -70,3 +70,8 @@ def parse_partition(text: str, topic: str, name: str) -> Partition:
     if not (broker.isdecimal() and number.isdecimal()):
         raise ConfigError(f"{name} is {text!r}; expected brokerId:partitionId, for example 1:0")
     return Partition(int(broker), topic, int(number))
+
+
+def place_of(partition: Partition) -> dict[str, object]:
+    """Return a partition as the commands print it in JSON."""
+    return {"topic": partition.topic, "broker_id": partition.broker_id, "partition": partition.partition_id}

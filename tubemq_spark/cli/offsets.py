@@ -132,7 +132,6 @@ def _move(
 
     moved = move_group(member, find, approve)
     if as_json:
-        for move in moved:
-            print_json(move.as_json())
+        print_json(*(move.as_json() for move in moved))
     else:
         print(f"moved group {group} in {len(moved)} partitions" if moved else f"group {group} is there already")

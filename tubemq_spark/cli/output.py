@@ -22,9 +22,10 @@ def console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
-def print_json(value: object) -> None:
-    """Print one line of JSON."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+def print_json(*values: object) -> None:
+    """Print one line of JSON for each value."""
+    for value in values:
+        print(json.dumps(value, ensure_ascii=False, default=str))
     sys.stdout.flush()
 
 

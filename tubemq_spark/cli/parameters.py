@@ -76,11 +76,7 @@ def connected(*, admin: bool = False, token: bool = False) -> Callable[[Callable
     With `admin` the command also has the option of the HTTP API's address, with `token` both of the API's.
     """
     extra = {**_CONNECTION, **(_ADMIN if admin or token else {}), **(_TOKEN if token else {})}
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        return _with_parameters(command, extra, _connection)
-
-    return decorate
+    return lambda command: _with_parameters(command, extra, _connection)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

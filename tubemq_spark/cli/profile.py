@@ -23,7 +23,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-CONFIG_VARIABLE = "TUBEMQ_CONFIG"
 _ADMIN_KEYS = ("address", "token")
 
 
@@ -63,9 +62,7 @@ def load_profile(path: Path | None) -> Profile:
 
 
 def _default_path() -> Path | None:
-    """Return the path in the environment, or the file in the user's folder for configuration if there is one."""
-    if named := os.environ.get(CONFIG_VARIABLE):
-        return Path(named)
+    """Return the path of the file in the user's folder for configuration, None if there is none."""
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     path = folder / "tubemq-spark" / "config.toml"
     return path if path.exists() else None

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timezone
@@ -67,7 +67,11 @@ def _record(found: dict[str, Any], template: Record) -> Record:
             raise ValueError(f"{name} is not text")
     if ("value" in found) == ("value_base64" in found):
         raise ValueError("it needs either value or value_base64")
-    value = found["value"].encode() if found.get("value") is not None else _base64(found.get("value_base64") or "")
+    value = (
+        found["value"].encode()
+        if found.get("value") is not None
+        else b64decode(found.get("value_base64") or "", validate=True)
+    )
     attributes = found.get("attributes")
     if attributes is not None and not all(isinstance(one, str) for one in dict(attributes).values()):
         raise ValueError("attributes are not an object of texts")
@@ -79,10 +83,6 @@ def _record(found: dict[str, Any], template: Record) -> Record:
         template.msg_time if time is None else minute_of(time),
         {**(template.attributes or {}), **attributes} if attributes else template.attributes,
     )
-
-
-def _base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
 
 
 def minute_of(text: str) -> str:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -28,12 +29,11 @@ _COLUMNS = (
 VERSION = pyspark.__version__
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One row of the source, with its value as text."""
+class Reading(NamedTuple):
+    """One row of the source, as texts."""
 
     partition: str  # brokerId:partitionId
-    offset: int | None
+    offset: str  # empty where it is not known
     msg_type: str
     msg_time: str
     attributes: str
@@ -98,7 +98,7 @@ class Stream:
         self, session: SparkSession, master: str, group: str, topic: str, folder: Path, lag_after: Callable[[int], int]
     ) -> None:
         self.rows = 0  # rows that came out of Spark
-        self.offsets: set[tuple[str, int | None]] = set()  # partition and offset of each
+        self.offsets: set[tuple[str, str]] = set()  # partition and offset of each
         self._lag_after = lag_after
         self._uncommitted: dict[int, Batch] = {}
         self._lock = threading.Lock()  # Spark calls `_collect` in another thread
@@ -120,7 +120,7 @@ class Stream:
         rows = [
             Reading(
                 partition=f"{row.broker_id}:{row.partition}",
-                offset=row.offset,
+                offset="" if row.offset is None else str(row.offset),
                 msg_type=row.msg_type,
                 msg_time=f"{row.msg_time:%Y-%m-%d %H:%M}",
                 attributes=", ".join(f"{key}={value}" for key, value in (row.attributes or {}).items()),

@@ -8,8 +8,7 @@ seconds (wire: WebAdminTopicDeployHandler, WebBrokerConfHandler).
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +18,8 @@ from tubemq_spark.errors import ConfigError
 _INTERNAL = "__"  # the beginning of the names of the brokers' own topics
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
+_APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores")
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
-_PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,6 @@ class Deployment:
     retention: str
     is_ready: bool
 
-    def as_json(self) -> dict[str, object]:
-        return {**self.__dict__}
-
 
 def deployments(admin: AdminApi, topic: str | None = None) -> list[Deployment]:
     """Return all topics of the cluster by broker, or one; without the brokers' own topics."""
@@ -53,13 +49,6 @@ def deployments(admin: AdminApi, topic: str | None = None) -> list[Deployment]:
 
 def _deployment(row: dict[str, Any]) -> Deployment:
     run = row["runInfo"]
-    wanted = (row["acceptPublish"], row["acceptSubscribe"], row["numPartitions"], row["numTopicStores"])
-    running = (
-        run.get("acceptPublish"),
-        run.get("acceptSubscribe"),
-        run.get("numPartitions"),
-        run.get("numTopicStores"),
-    )
     return Deployment(
         topic=row["topicName"],
         broker_id=row["brokerId"],
@@ -69,7 +58,7 @@ def _deployment(row: dict[str, Any]) -> Deployment:
         accepts_publish=row["acceptPublish"],
         accepts_subscribe=row["acceptSubscribe"],
         retention=row["deletePolicy"],
-        is_ready=wanted == running,
+        is_ready=all(row[name] == run.get(name) for name in _APPLIED),
     )
 
 
@@ -142,19 +131,6 @@ def _check_retention(policy: str) -> None:
 
 def reload(admin: AdminApi, brokers: Sequence[int]) -> None:
     check_rows(admin.change("admin_reload_broker_configure", brokerId=joined(brokers)), "sending the change to brokers")
-
-
-def wait_until(is_done: Callable[[], bool], seconds: float, what: str, each: Callable[[], None]) -> None:
-    """Ask until `is_done`; raise `AdminError` after `seconds`. `each` is called between two questions."""
-    deadline = time.monotonic() + seconds
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise AdminError(
-                f"{what} is configured, but the brokers did not apply it within {seconds:g} s. Check that they run: "
-                "`tubemq-spark topics describe` shows their state"
-            )
-        each()
-        time.sleep(_PAUSE)
 
 
 def is_ready(admin: AdminApi, name: str) -> bool:

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from tubemq_spark.cli import topic_admin
+from tubemq_spark.cli.admin import AdminError
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.output import print_json, print_table, progress
 from tubemq_spark.cli.parameters import Json, Topic, Yes, connected
+
+_PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics. Uses the master's HTTP API.")
 
@@ -27,20 +33,20 @@ def list_topics(connection: Connection, as_json: Json = False) -> None:
     for one in topic_admin.deployments(connection.admin):
         found.setdefault(one.topic, []).append(one)
     rows = [
-        {
-            "topic": topic,
-            "brokers": [one.broker_id for one in on],
-            "partitions": sum(one.partitions * one.stores for one in on),
-            "is_ready": all(one.is_ready for one in on),
-        }
+        (
+            topic,
+            [one.broker_id for one in on],
+            sum(one.partitions * one.stores for one in on),
+            all(one.is_ready for one in on),
+        )
         for topic, on in sorted(found.items())
     ]
     if as_json:
-        for row in rows:
-            print_json(row)
+        names = ("topic", "brokers", "partitions", "is_ready")
+        print_json(*(dict(zip(names, row, strict=True)) for row in rows))
         return
     columns = ("topic", "brokers", "partitions", "ready")
-    print_table(columns, [(r["topic"], _numbers(r["brokers"]), r["partitions"], r["is_ready"]) for r in rows])
+    print_table(columns, [(topic, _numbers(brokers), *rest) for topic, brokers, *rest in rows])
 
 
 @app.command("describe")
@@ -49,8 +55,7 @@ def describe_topic(connection: Connection, topic: Topic, as_json: Json = False) 
     """Show a topic's partitions, settings and state on each broker."""
     found = topic_admin.existing(connection.admin, topic)
     if as_json:
-        for one in found:
-            print_json(one.as_json())
+        print_json(*map(asdict, found))
         return
     columns = ("broker", "address", "stores", "partitions of each", "publish", "subscribe", "retention", "ready")
     rows = [
@@ -85,11 +90,7 @@ def create_topic(
     """Create a topic, and wait until it can be read and written. Brokers take a few seconds, at times a minute."""
     admin = connection.admin
     brokers = topic_admin.create_topic(admin, topic, partitions, stores, broker or (), retention)
-    if wait:
-        with progress(f"waiting for broker {_numbers(brokers)}") as advance:
-            topic_admin.wait_until(
-                lambda: topic_admin.is_ready(admin, topic), wait, f"topic {topic}", lambda: advance(1)
-            )
+    _wait(wait, f"topic {topic}", brokers, lambda: topic_admin.is_ready(admin, topic))
     if as_json:
         print_json({"topic": topic, "brokers": brokers, "partitions": partitions * stores * len(brokers)})
     else:
@@ -103,16 +104,28 @@ def delete_topic(connection: Connection, topic: Topic, wait: Wait = 120.0, yes: 
     admin = connection.admin
     found = topic_admin.existing(admin, topic)
     if not yes:
-        where = _numbers([one.broker_id for one in found])
+        where = _numbers(one.broker_id for one in found)
         typer.confirm(f"Delete topic {topic} and all its messages on broker {where}?", abort=True)
-    topic_admin.delete_topic(admin, topic)
-    if wait:
-        with progress("waiting for the brokers") as advance:
-            topic_admin.wait_until(
-                lambda: not topic_admin.deployments(admin, topic), wait, f"the end of topic {topic}", lambda: advance(1)
-            )
+    brokers = topic_admin.delete_topic(admin, topic)
+    _wait(wait, f"the end of topic {topic}", brokers, lambda: not topic_admin.deployments(admin, topic))
     print(f"deleted topic {topic}")
 
 
-def _numbers(numbers: object) -> str:
-    return ", ".join(map(str, numbers)) if isinstance(numbers, list) else str(numbers)
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _wait(seconds: float, what: str, brokers: Sequence[int], is_done: Callable[[], bool]) -> None:
+    """Ask until the brokers have applied a change, unless `seconds` is 0; raise `AdminError` if they do not."""
+    if not seconds:
+        return
+    deadline = time.monotonic() + seconds
+    with progress(f"waiting for broker {_numbers(brokers)}") as advance:
+        while not is_done():
+            if time.monotonic() > deadline:
+                raise AdminError(
+                    f"{what} is configured, but the brokers did not apply it within {seconds:g} s. Check that they "
+                    "run: `tubemq-spark topics describe` shows their state"
+                )
+            advance(1)
+            time.sleep(_PAUSE)

@@ -4,10 +4,11 @@ them on a real one."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
@@ -15,10 +16,21 @@ from tubemq_spark.testing.broker.flow_control import parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import Catalog, FlowRule, TopicLayout
-from tubemq_spark.testing.deployment import deploy
 from tubemq_spark.testing.servers import Server, Servers
 
+A = TypeVar("A", bound="Administration")
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def on_thread(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[A, P], T]:
+    """Run a method of `Administration` on the servers' thread, whichever thread calls it."""
+
+    @functools.wraps(method)
+    def run(self: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._on_thread(lambda: method(self, *args, **kwargs))
+
+    return run
 
 
 class Administration:
@@ -30,9 +42,11 @@ class Administration:
         self._rule_ids = itertools.count(1)  # of flow rules and of orders to consume from the latest
 
     @property
+    @on_thread
     def topics(self) -> list[str]:
-        return self._on_thread(lambda: sorted(self._catalog.topics))
+        return sorted(self._catalog.topics)
 
+    @on_thread
     def create_topic(
         self,
         name: str,
@@ -54,12 +68,8 @@ class Administration:
             raise ConfigError(f"topic {name} needs at least one partition and one store, not {partitions} and {stores}")
         if brokers is not None and not brokers:
             raise ConfigError(f"topic {name} needs at least one broker")
-
-        def create() -> None:
-            for broker_id in self._servers.brokers if brokers is None else brokers:
-                deploy(self._servers, name, broker_id, partitions, stores, max_msg_size)
-
-        self._on_thread(create)
+        for broker_id in self._servers.brokers if brokers is None else brokers:
+            self._servers.deploy(name, broker_id, partitions, stores, max_msg_size)
 
     def close_topic(self, name: str, *, publish: bool = True, subscribe: bool = True) -> None:
         """Close the topic for producers, consumers or both, until `open_topic`."""
@@ -68,111 +78,83 @@ class Administration:
     def open_topic(self, name: str) -> None:
         self._set_access(name, publish=True, subscribe=True)
 
+    @on_thread
     def delete_topic(self, name: str) -> None:
         """Delete the topic with all its messages; the groups keep their offsets."""
+        self._layouts(name)
+        for broker_id in self._servers.brokers:
+            self._servers.undeploy(name, broker_id)
 
-        def delete() -> None:
-            self._layouts(name)
-            del self._catalog.topics[name]
-            for broker in self._servers.brokers.values():
-                broker.service.stores.drop_topic(name)
-
-        self._on_thread(delete)
-
+    @on_thread
     def group_offset(self, group: str, topic: str, broker_id: int, partition: int) -> int | None:
         """Return the group's confirmed position; None when it has none there."""
+        self._target(topic, f"{broker_id}:{partition}")
+        return self._servers.broker(broker_id).service.offsets.confirmed(Key(group, topic, partition))
 
-        def confirmed() -> int | None:
-            self._target(topic, f"{broker_id}:{partition}")
-            return self._servers.broker(broker_id).service.offsets.confirmed(Key(group, topic, partition))
-
-        return self._on_thread(confirmed)
-
+    @on_thread
     def move_group(self, group: str, topic: str, broker_id: int, partition: int, position: int) -> None:
         """Set the group's confirmed position, whichever client reads there: the next fetch begins at it."""
+        self._target(topic, f"{broker_id}:{partition}")
+        broker = self._servers.broker(broker_id).service
+        store = broker.stores.get(topic, partition // STORE_PARTITION_BASE)
+        within = 0 if store is None else max(store.min_offset, min(position, store.max_offset))
+        broker.offsets.move(Key(group, topic, partition), within)
 
-        def move() -> None:
-            self._target(topic, f"{broker_id}:{partition}")
-            broker = self._servers.broker(broker_id).service
-            store = broker.stores.get(topic, partition // STORE_PARTITION_BASE)
-            within = 0 if store is None else max(store.min_offset, min(position, store.max_offset))
-            broker.offsets.move(Key(group, topic, partition), within)
-
-        self._on_thread(move)
-
+    @on_thread
     def remove_group(self, group: str, broker_id: int | None = None) -> None:
         """Delete the group's positions on all brokers or on one."""
+        for broker in self._chosen(broker_id):
+            broker.service.offsets.remove(group)
 
-        def remove() -> None:
-            for broker in self._chosen(broker_id):
-                broker.service.offsets.remove(group)
-
-        self._on_thread(remove)
-
+    @on_thread
     def authorize(self, topic: str, *groups: str) -> None:
         """Let only groups that were named here read the topic; remove these from its blacklist."""
+        self._layouts(topic)
+        rules = self._catalog.rules
+        rules.authorized.setdefault(topic, set()).update(groups)
+        rules.blacklist -= {(topic, group) for group in groups}
 
-        def change() -> None:
-            self._layouts(topic)
-            rules = self._catalog.rules
-            rules.authorized.setdefault(topic, set()).update(groups)
-            rules.blacklist -= {(topic, group) for group in groups}
-
-        self._on_thread(change)
-
+    @on_thread
     def revoke(self, topic: str, group: str) -> None:
         """Put the group on the topic's blacklist."""
+        self._layouts(topic)
+        self._catalog.rules.blacklist.add((topic, group))
+        self._catalog.rules.authorized.get(topic, set()).discard(group)
 
-        def change() -> None:
-            self._layouts(topic)
-            self._catalog.rules.blacklist.add((topic, group))
-            self._catalog.rules.authorized.get(topic, set()).discard(group)
-
-        self._on_thread(change)
-
+    @on_thread
     def restrict(self, topic: str, group: str, *msg_types: str) -> None:
         """Let the group read only these types of the topic, which must be under authorisation.
 
         Without types the restriction ends.
         """
+        self._layouts(topic)
+        if topic not in self._catalog.rules.authorized:
+            raise ConfigError(f"topic {topic} is not under authorisation: call authorize({topic!r}, …) first")
+        if msg_types:
+            self._catalog.rules.filters[topic, group] = frozenset(msg_types)
+        else:
+            self._catalog.rules.filters.pop((topic, group), None)
 
-        def change() -> None:
-            self._layouts(topic)
-            if topic not in self._catalog.rules.authorized:
-                raise ConfigError(f"topic {topic} is not under authorisation: call authorize({topic!r}, …) first")
-            if msg_types:
-                self._catalog.rules.filters[topic, group] = frozenset(msg_types)
-            else:
-                self._catalog.rules.filters.pop((topic, group), None)
-
-        self._on_thread(change)
-
+    @on_thread
     def consume_from_max(self, group: str) -> None:
         """Order the group to continue at the latest message.
 
         Clients that support the order (Java's with client-side balance) follow it at their next heartbeat.
         """
+        self._catalog.rules.from_max[group] = next(self._rule_ids)
 
-        def change() -> None:
-            self._catalog.rules.from_max[group] = next(self._rule_ids)
-
-        self._on_thread(change)
-
+    @on_thread
     def set_flow_rule(self, info: str, group: str | None = None, *, qry_priority_id: int = 301) -> None:
         """Set the default flow rule or that of a group; `info` is JSON as the admin API takes it."""
         try:
             parse_data_limits(info)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-        def change() -> None:
-            rule = FlowRule(next(self._rule_ids), info, qry_priority_id)
-            if group is None:
-                self._catalog.default_flow = rule
-            else:
-                self._catalog.group_flows[group] = rule
-
-        self._on_thread(change)
+        rule = FlowRule(next(self._rule_ids), info, qry_priority_id)
+        if group is None:
+            self._catalog.default_flow = rule
+        else:
+            self._catalog.group_flows[group] = rule
 
     @property
     def _catalog(self) -> Catalog:
@@ -181,12 +163,10 @@ class Administration:
     def _on_thread(self, function: Callable[[], T]) -> T:
         return self._servers.host.call(function)
 
+    @on_thread
     def _set_access(self, topic: str, *, publish: bool, subscribe: bool) -> None:
-        def change() -> None:
-            for layout in self._layouts(topic).values():
-                layout.accept_publish, layout.accept_subscribe = publish, subscribe
-
-        self._on_thread(change)
+        for layout in self._layouts(topic).values():
+            layout.accept_publish, layout.accept_subscribe = publish, subscribe
 
     # The following run on the servers' thread.
 

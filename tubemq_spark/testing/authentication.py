@@ -12,8 +12,8 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.java import is_blank
-from tubemq_spark.testing.reply_status import DeclinedError
 
 _KEPT_BY_BROKERS = 6
 

@@ -10,19 +10,18 @@ from typing import TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.activity import Activity, activity_of
-from tubemq_spark.testing.administration import Administration
+from tubemq_spark.testing.administration import Administration, on_thread
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
+from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
 from tubemq_spark.testing.host import Host
 from tubemq_spark.testing.port import HOST
-from tubemq_spark.testing.reply_status import filling_status
 from tubemq_spark.testing.servers import Servers
 from tubemq_spark.testing.stored_message import StoredMessage
 from tubemq_spark.testing.tls import TLSFiles
@@ -136,15 +135,18 @@ class EmbeddedTubeMQ(Administration):
         return ",".join(f"{HOST}:{port}" for port in ports)
 
     @property
+    @on_thread
     def broker_ids(self) -> list[int]:
-        return self._on_thread(lambda: sorted(self._servers.brokers))
+        return sorted(self._servers.brokers)
 
+    @on_thread
     def broker_address(self, broker_id: int) -> str:
         """Return the broker's `host:port`."""
-        return self._on_thread(lambda: f"{HOST}:{self._servers.broker(broker_id).plain.port}")
+        return f"{HOST}:{self._servers.broker(broker_id).plain.port}"
 
     # -- messages -------------------------------------------------------------------------------------------------
 
+    @on_thread
     def send(
         self,
         topic: str,
@@ -162,47 +164,41 @@ class EmbeddedTubeMQ(Administration):
         if not isinstance(body, bytes):
             raise ConfigError(f"a message's body is bytes, not {type(body).__name__}: encode it")
         payload, flag = encode_payload(body, encode_attributes(attributes, msg_type, msg_time))
+        broker_id, partition_id = self._target(topic, partition)
+        server = self._servers.broker(broker_id)
+        if not server.is_open:
+            raise ConfigError(f"broker {broker_id} is down: start it with start_broker({broker_id})")
+        request = pb.SendMessageRequestP2B(
+            clientId="embedded",
+            topicName=topic,
+            partitionId=partition_id,
+            data=payload,
+            flag=flag,
+            checkSum=check_sum(payload),
+            sentAddr=0x7F000001,
+            msgType=msg_type,
+            msgTime=msg_time,
+        )
+        reply = pb.SendMessageResponseB2P()
+        server.service.tick()
+        try:
+            server.service.append(request, reply)
+        except DeclinedError as declined:
+            target = f"{broker_id}:{topic}:{partition_id}"
+            raise ConfigError(f"a message to {target} was refused: {declined.text}") from None
+        return StoredMessage.of_payload(broker_id, partition_id, reply.appendOffset, reply.messageId, payload, flag)
 
-        def append() -> StoredMessage:
-            broker_id, partition_id = self._target(topic, partition)
-            server = self._servers.broker(broker_id)
-            if not server.is_open:
-                raise ConfigError(f"broker {broker_id} is down: start it with start_broker({broker_id})")
-            request = pb.SendMessageRequestP2B(
-                clientId="embedded",
-                topicName=topic,
-                partitionId=partition_id,
-                data=payload,
-                flag=flag,
-                checkSum=check_sum(payload),
-                sentAddr=0x7F000001,
-                msgType=msg_type,
-                msgTime=msg_time,
-            )
-            reply = pb.SendMessageResponseB2P()
-            server.service.tick()
-            with filling_status(reply):
-                server.service.append(request, reply)
-            if reply.errCode != ErrCode.SUCCESS:
-                raise ConfigError(f"a message to {broker_id}:{topic}:{partition_id} was refused: {reply.errMsg}")
-            return StoredMessage.of_payload(broker_id, partition_id, reply.appendOffset, reply.messageId, payload, flag)
-
-        return self._on_thread(append)
-
+    @on_thread
     def messages(self, topic: str) -> list[StoredMessage]:
         """Return all messages that the topic holds now, by broker, store and position."""
-
-        def collect() -> list[StoredMessage]:
-            self._layouts(topic)
-            return [
-                StoredMessage.of_entry(broker_id, position, entry)
-                for broker_id, broker in sorted(self._servers.brokers.items())
-                for _, store in sorted(broker.service.stores.of_topic(topic).items())
-                for position, entry in store.entries()
-                if entry.wire is not None
-            ]
-
-        return self._on_thread(collect)
+        self._layouts(topic)
+        return [
+            StoredMessage.of_entry(broker_id, position, entry)
+            for broker_id, broker in sorted(self._servers.brokers.items())
+            for _, store in sorted(broker.service.stores.of_topic(topic).items())
+            for position, entry in store.entries()
+            if entry.wire is not None
+        ]
 
     def flush(self, topic: str, store_id: int | None = None, broker_id: int | None = None) -> None:
         """Write the messages in memory into files, where a crash does not lose them."""
@@ -214,51 +210,55 @@ class EmbeddedTubeMQ(Administration):
             raise ConfigError(f"expire keeps 0 messages or more, not {keep}")
         self._each_store(topic, lambda store: store.keep(keep))
 
+    @on_thread
     def claims(self) -> dict[tuple[str, str, int, int], str]:
         """Return the client id that holds each claimed partition, by (group, topic, broker id, partition id)."""
+        self._servers.tick()
+        return {
+            (key.group, key.topic, broker_id, key.partition_id): claim.client_id
+            for broker_id, broker in self._servers.brokers.items()
+            for key, claim in broker.service.claims.items()
+        }
 
-        def collect() -> dict[tuple[str, str, int, int], str]:
-            self._servers.tick()
-            return {
-                (key.group, key.topic, broker_id, key.partition_id): claim.client_id
-                for broker_id, broker in self._servers.brokers.items()
-                for key, claim in broker.service.claims.items()
-            }
-
-        return self._on_thread(collect)
-
+    @on_thread
     def activity(self) -> Activity:
         """Return what the servers have done since their start."""
-        return self._on_thread(lambda: activity_of(self._servers))
+        return activity_of(self._servers)
 
     # -- servers --------------------------------------------------------------------------------------------------
 
+    @on_thread
     def add_broker(self) -> int:
         """Add a broker without topics and return its id; `create_topic` gives it topics."""
-        return self._on_thread(self._servers.add_broker)
+        return self._servers.add_broker()
 
+    @on_thread
     def stop_broker(self, broker_id: int) -> None:
         """Stop the broker in order: it loses nothing, and confirms what readers have in flight."""
-        self._on_thread(lambda: self._servers.stop_broker(broker_id))
+        self._servers.stop_broker(broker_id)
 
+    @on_thread
     def crash_broker(self, broker_id: int) -> None:
         """Kill the broker: messages that were not flushed and positions of the last seconds are lost.
 
         The masters list it as before until they miss its heartbeats.
         """
-        self._on_thread(lambda: self._servers.crash_broker(broker_id))
+        self._servers.crash_broker(broker_id)
 
+    @on_thread
     def lose_disk(self, broker_id: int) -> None:
         """Kill the broker if it runs, and empty its disk: it will start without messages and positions of groups.
 
         Positions of release 1.2 stay, because it keeps them in ZooKeeper.
         """
-        self._on_thread(lambda: self._servers.lose_disk(broker_id))
+        self._servers.lose_disk(broker_id)
 
+    @on_thread
     def start_broker(self, broker_id: int) -> None:
         """Start the broker again, on its old port."""
-        self._on_thread(lambda: self._servers.start_broker(broker_id))
+        self._servers.start_broker(broker_id)
 
+    @on_thread
     def rotate_visit_token(self, times: int = 1) -> None:
         """Create the masters' next visit token now; by themselves they do so every few minutes.
 
@@ -266,25 +266,29 @@ class EmbeddedTubeMQ(Administration):
         `ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)`.
         """
         for _ in range(times):
-            self._on_thread(self._servers.rotate_visit_token)
+            self._servers.rotate_visit_token()
 
+    @on_thread
     def switch_master(self, lists_fill_after: float = 0.0) -> None:
         """Make the next master the active one; a single master stays active.
 
         The new one knows no client. Its broker and topic lists stay empty for `lists_fill_after` seconds.
         """
-        self._on_thread(lambda: self._servers.switch_master(lists_fill_after))
+        self._servers.switch_master(lists_fill_after)
 
+    @on_thread
     def stop_master(self, number: int = 1) -> None:
         """Stop a master and end its connections; clients must use another one or wait."""
-        self._on_thread(lambda: self._servers.master(number).close())
+        self._servers.master(number).close()
 
+    @on_thread
     def start_master(self, number: int = 1) -> None:
         """Start a master again, on its old port; it knows no client any more."""
-        self._on_thread(lambda: self._servers.start_master(number))
+        self._servers.start_master(number)
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
+    @on_thread
     def on(
         self,
         method: Method | str,
@@ -307,36 +311,33 @@ class EmbeddedTubeMQ(Administration):
             raise ConfigError("a call goes to a broker or to a master: name one of them")
         server = None
         if broker is not None:
-            self._on_thread(lambda: self._servers.broker(broker))
+            self._servers.broker(broker)
             server = f"broker {broker}"
         elif master is not None:
-            self._on_thread(lambda: self._servers.master(master))
+            self._servers.master(master)
             server = f"master {master}"
         name = method.name.lower() if isinstance(method, Method) else method
         return Calls(self._faults, Conditions(name, server, client, group, topic, partition, nth, times))
 
+    @on_thread
     def clear_faults(self) -> None:
-        self._on_thread(self._faults.clear)
+        self._faults.clear()
 
     def _new_host(self) -> Host:
         """Return the place where the servers run; a subclass may return another."""
         return EventLoopThread()
 
+    @on_thread
     def _on_advance(self) -> None:
-        def catch_up() -> None:
-            self._servers.tick()
-            self._servers.timers.run_due()
+        self._servers.tick()
+        self._servers.timers.run_due()
 
-        self._on_thread(catch_up)
-
+    @on_thread
     def _each_store(
         self, topic: str, act: Callable[[Store], None], store_id: int | None = None, broker_id: int | None = None
     ) -> None:
-        def run() -> None:
-            self._layouts(topic)
-            for broker in self._chosen(broker_id):
-                for number, store in broker.service.stores.of_topic(topic).items():
-                    if store_id in (None, number):
-                        act(store)
-
-        self._on_thread(run)
+        self._layouts(topic)
+        for broker in self._chosen(broker_id):
+            for number, store in broker.service.stores.of_topic(topic).items():
+                if store_id in (None, number):
+                    act(store)

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
-from tubemq_spark.testing.rpc_messages import REQUESTS
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.testing.rpc_messages import REQUESTS, new_reply, set_status
 
 _log = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=Message)
+Handler = Callable[[Any, Any], "Sequence[bytes] | None"]
+"""Fills the reply to a request; what it returns is sent behind the encoded reply. May raise `DeclinedError` and
+`RefusalError`."""
 
-Handler = Callable[[bytes], bytes]
-"""Turns the bytes of a request message into those of the reply message. May raise `RefusalError`; a `ProtocolError`
-means that the bytes are no such message."""
+
+class DeclinedError(Exception):
+    """A call that the server answers with an error code in the reply message."""
+
+    def __init__(self, code: ErrCode, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+
+
+def bad_request(text: str) -> DeclinedError:
+    return DeclinedError(ErrCode.BAD_REQUEST, text)
 
 
 class RefusalError(Exception):
@@ -41,15 +51,6 @@ def bad_shape() -> RefusalError:
     The answer does not carry the cause.
     """
     return RefusalError("java.lang.reflect.InvocationTargetException")
-
-
-def on_message(kind: type[M], answer: Callable[[M], Message]) -> Handler:
-    """Return a handler that parses the request, calls `answer` and encodes the reply."""
-
-    def handle(data: bytes) -> bytes:
-        return answer(parse(kind, data)).SerializeToString()
-
-    return handle
 
 
 class Service:
@@ -74,11 +75,8 @@ class Service:
     def answer(self, request: Request) -> Response | Failure | None:
         """Return the reply; None when the server does not answer, as for a request without any time left."""
         self.calls[request.method] += 1
-        handle = self._handlers.get((request.service_type, request.method))
         try:
-            if handle is None or request.timeout_ms <= 0:
-                return self._unhandled(request)
-            return Response(request.method, handle(request.data))
+            return self._answer(request)
         except ProtocolError as error:
             return unreadable(str(error))
         except RefusalError as refusal:
@@ -89,14 +87,25 @@ class Service:
             )
             return bad_shape().failure
 
-    def _unhandled(self, request: Request) -> Failure | None:
+    def _answer(self, request: Request) -> Response | Failure | None:
         """Answer as the server does: it parses the message by its method, then checks the time and the service."""
-        if request.method not in REQUESTS:
+        try:
+            method = Method(request.method)
+        except ValueError:
             return Failure("java.lang.Exception", f"there is no method {request.method}", fatal=True)
-        parse(REQUESTS[Method(request.method)], request.data)
+        message = parse(REQUESTS[method], request.data)
         if request.timeout_ms <= 0:
             return None
-        return Failure("java.lang.Exception", f"service {request.service_type} has no method {request.method}")
+        handle = self._handlers.get((request.service_type, method))
+        if handle is None:
+            return Failure("java.lang.Exception", f"service {request.service_type} has no method {request.method}")
+        reply = new_reply(method)
+        rest: Sequence[bytes] = ()
+        try:
+            rest = handle(message, reply) or ()
+        except DeclinedError as declined:
+            set_status(reply, declined.code, declined.text)
+        return Response(request.method, b"".join((reply.SerializeToString(), *rest)))
 
 
 def unreadable(text: str, *, ended: bool = False) -> Failure:

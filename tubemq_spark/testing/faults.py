@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from tubemq_spark.protocol.constants import Method, OpType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.errcode import code_name
-from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
+from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS, new_reply, set_status
 
 _UNREGISTER = "partition_unregister"  # the same method as a register on the wire
 _NAMES = sorted([method.name.lower() for method in REPLIES] + [_UNREGISTER])
@@ -239,13 +239,8 @@ def answer_with(code: int, text: str) -> Callable[[Request], Response]:
     """Return a function that makes a reply of the request's kind with an error code."""
 
     def reply(request: Request) -> Response:
-        message = REPLIES[Method(request.method)]()
-        values: dict[str, Any] = {
-            "success": False, "errCode": code, "errMsg": text or code_name(code), "currOffset": -1, "brokerCheckSum": -1
-        }  # fmt: skip
-        for name, value in values.items():
-            if name in message.DESCRIPTOR.fields_by_name:
-                setattr(message, name, value)
+        message = new_reply(Method(request.method))
+        set_status(message, code, text or code_name(code))
         return Response(request.method, message.SerializeToString())
 
     return reply

@@ -13,9 +13,8 @@ from tubemq_spark.protocol.constants import MAX_CLIENT_ID, OFFSET_HISTORY
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.catalog import GroupRules
 from tubemq_spark.testing.config import Release
-from tubemq_spark.testing.dispatch import bad_shape
+from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank, list_text, map_text, parse_long, set_text, split, trim
-from tubemq_spark.testing.reply_status import DeclinedError, bad_request
 
 _MAX_TOPICS = 1024
 _PARTITION_OFFSETS = "[Parameter error] unformatted Partition-Offset value : {} must be aa:bbb:ccc=val1,ddd:eee:ff=val2"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
@@ -11,7 +12,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.web_api import BrokerWebApi
-from tubemq_spark.testing.catalog import BrokerEntry, Catalog
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
@@ -28,14 +29,14 @@ from tubemq_spark.testing.web_port import WebApi, WebPort
 T = TypeVar("T", MasterService, BrokerService)
 
 
+@dataclass(eq=False)
 class Server(Generic[T]):
     """A service and its ports."""
 
-    def __init__(self, service: T, plain: Listener, tls: Listener | None, web: WebPort) -> None:
-        self.service: T = service
-        self.plain = plain
-        self.tls = tls
-        self.web = web
+    service: T
+    plain: Listener
+    tls: Listener | None
+    web: WebPort
 
     @property
     def is_open(self) -> bool:
@@ -77,7 +78,7 @@ class Servers:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
         for number in range(1, masters + 1):
             service = MasterService(self.catalog, self._clock, self.config, self._tokens)
-            service.standby = number > 1
+            service.access.standby = number > 1
             web = MasterWebApi(self, number)
             self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service, web))
         self.masters[0].plain.port = port
@@ -86,7 +87,7 @@ class Servers:
             self.add_broker()
         for server in self.masters:
             server.open()
-            server.service.address = f"{HOST}:{server.plain.port}"
+            server.service.access.address = f"{HOST}:{server.plain.port}"
 
     def close(self) -> None:
         for master in self.masters:
@@ -113,11 +114,11 @@ class Servers:
         self._tokens.rotate()
 
     def switch_master(self, lists_fill_after: float) -> None:
-        active = next(n for n, server in enumerate(self.masters) if not server.service.standby)
+        active = next(n for n, server in enumerate(self.masters) if not server.service.access.standby)
         for server in self.masters:
-            server.service.standby = True
+            server.service.access.standby = True
         chosen = self.masters[(active + 1) % len(self.masters)].service
-        chosen.standby = False
+        chosen.access.standby = False
         chosen.forget(lists_fill_after)
 
     def start_master(self, number: int) -> None:
@@ -189,6 +190,29 @@ class Servers:
     def lose_disk(self, broker_id: int) -> None:
         self.crash_broker(broker_id)
         self.broker(broker_id).service.lose_disk()
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def deploy(self, topic: str, broker_id: int, partitions: int, stores: int, max_msg_size: int | None = None) -> None:
+        """Create the topic on a broker. If it exists, it grows to these numbers. `max_msg_size` is in bytes."""
+        broker = self.broker(broker_id).service
+        before = self.catalog.layout(topic, broker_id) or TopicLayout(partitions, stores)
+        layout = replace(
+            before,
+            partitions=max(partitions, before.partitions),
+            stores=max(stores, before.stores),
+            max_msg_size=before.max_msg_size if max_msg_size is None else max_msg_size,
+        )
+        self.catalog.topics.setdefault(topic, {})[broker_id] = layout
+        broker.stores.resize(topic, layout)
+
+    def undeploy(self, topic: str, broker_id: int) -> None:
+        """Delete the topic and its messages on a broker; the groups keep their offsets."""
+        layouts = self.catalog.topics.get(topic, {})
+        layouts.pop(broker_id, None)
+        if not layouts:
+            self.catalog.topics.pop(topic, None)
+        self.broker(broker_id).service.stores.drop_topic(topic)
 
     def _register(self, broker_id: int) -> None:
         self._registered_at[broker_id] = self._clock.now()

@@ -40,6 +40,11 @@ WebApi = Callable[[Params], "Answer | Redirect"]
 """Answers a call; raises `WebError` to refuse it."""
 
 
+def names_in(params: Params, name: str) -> set[str]:
+    """Return the names in a parameter, which commas separate."""
+    return {part.strip() for part in params.get(name, "").split(",") if part.strip()}
+
+
 class WebPort(Port):
     """An HTTP port. Each connection serves one request."""
 

@@ -14,7 +14,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.reply_status import DeclinedError
+from tubemq_spark.testing.dispatch import DeclinedError
 
 
 class BrokerBench(Bench):

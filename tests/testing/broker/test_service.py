@@ -12,7 +12,7 @@ import pytest
 from tests.testing.broker.calls import BrokerBench, heartbeat
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.catalog import FlowRule
-from tubemq_spark.testing.reply_status import DeclinedError
+from tubemq_spark.testing.dispatch import DeclinedError
 
 UNIT = 28
 REG_TIMEOUT = 35.0

@@ -211,7 +211,7 @@ def test_broker_lists_over_tls() -> None:
 @pytest.mark.parametrize("release", list(Release))
 def test_a_standby_refuses_after_the_checks_of_its_release(release: Release) -> None:
     bench = MasterBench(release)
-    bench.master.standby = True
+    bench.master.access.standby = True
     assert bench.register_v2(groupName="").errCode == 400
     assert bench.failure(register_v2()).simple_name == "StandbyException"
     for request in (register_v2(topicList=[]), register(topicList=[])):  # 1.2 checks the topics first

@@ -145,13 +145,13 @@ def test_a_master_that_takes_over_knows_no_producer_and_at_first_no_broker() -> 
 
 def test_a_standby_refuses_after_it_has_checked_the_parameters() -> None:
     bench = MasterBench()
-    bench.master.address = "10.0.0.5:8715"
-    bench.master.standby = True
+    bench.master.access.address = "10.0.0.5:8715"
+    bench.master.access.standby = True
     assert bench.register_producer(clientId="").errCode == 400
     assert bench.producer_heartbeat(topicList=["__offset_history__"]).errCode == 400
     failure = bench.failure(pb.CloseRequestP2M(clientId="p"))
     assert failure.exception_name == "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
     assert failure.text == "10.0.0.5:8715 is not master now. the connecting client id is p"
     assert not failure.fatal
-    bench.master.standby = False
+    bench.master.access.standby = False
     assert bench.register_producer().errCode == 200

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, NO_CHECK_SUM, UNKNOWN_ID, Method, OpType, ServiceType
-from tubemq_spark.protocol.envelope import parse
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, NO_CHECK_SUM, Method, OpType, ServiceType
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
@@ -22,10 +21,10 @@ from tubemq_spark.testing.broker.topic_stores import TopicStores, WrongPartition
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import Service, bad_shape, on_message
+from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, bad_shape
 from tubemq_spark.testing.java import filter_code, is_blank, trim
-from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
 from tubemq_spark.testing.request_checks import Field, required_text
+from tubemq_spark.testing.rpc_messages import optional
 
 _TICK = 1.0  # seconds between two runs of the timers; the broker scans for expired claims as often
 
@@ -62,11 +61,11 @@ class BrokerService:
         self._next_tick = clock.now() + _TICK
         self._message_ids = MessageIds(clock, config.message_id_phase)
         # The broker publishes one object under both service types, so either type reaches all methods.
-        methods = {
-            Method.PARTITION_REGISTER: on_message(pb.RegisterRequestC2B, self._register_or_unregister),
-            Method.PARTITION_HEARTBEAT: on_message(pb.HeartBeatRequestC2B, self._heartbeat),
-            Method.GET_MESSAGE: self._get,
-            Method.COMMIT_OFFSET: on_message(pb.CommitOffsetRequestC2B, self._commit),
+        methods: dict[Method, Handler] = {
+            Method.PARTITION_REGISTER: self._register_or_unregister,
+            Method.PARTITION_HEARTBEAT: self._heartbeat,
+            Method.GET_MESSAGE: self._read,
+            Method.COMMIT_OFFSET: self._commit,
             Method.SEND_MESSAGE: self._send,
         }
         service_types = {ServiceType.BROKER_READ: methods, ServiceType.BROKER_WRITE: methods}
@@ -106,16 +105,10 @@ class BrokerService:
 
     # -- sends ---------------------------------------------------------------------------------------------------
 
-    def _send(self, data: bytes) -> bytes:
-        """SendMessageRequestP2B: append one message. The reply names its id (also as `errMsg`) and its position."""
-        request = parse(pb.SendMessageRequestP2B, data)
-        reply = pb.SendMessageResponseB2P()
-        try:
-            self._authorize(request.authInfo, True)
-            self.append(request, reply)
-        except DeclinedError as declined:
-            reply.success, reply.errCode, reply.errMsg = False, declined.code, declined.text
-        return reply.SerializeToString()
+    def _send(self, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
+        """Append one message. The reply names its id (also as `errMsg`) and its position."""
+        self._authorize(request.authInfo, True)
+        self.append(request, reply)
 
     def append(self, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
         """Store a message and fill `reply`; `DeclinedError` for a wrong one."""
@@ -140,7 +133,7 @@ class BrokerService:
         store = self.stores.open(topic, layout, partition_id)
         message_id = self._message_ids.next()
         position = store.append(partition_id, code, message_id, check, request.flag, payload)
-        reply.success, reply.errCode, reply.errMsg = True, ErrCode.SUCCESS, str(message_id)
+        reply.errMsg = str(message_id)
         reply.requireAuth = False
         reply.messageId = message_id
         reply.appendTime = self._clock.wall_ms()
@@ -148,21 +141,18 @@ class BrokerService:
 
     # -- claims --------------------------------------------------------------------------------------------------
 
-    def _register_or_unregister(self, request: pb.RegisterRequestC2B) -> pb.RegisterResponseB2C:
-        """RegisterRequestC2B: take or release the claim on a partition; `opType` says which of the two."""
-        reply = pb.RegisterResponseB2C(currOffset=-1)
-        with filling_status(reply):
-            self._authorize(request.authInfo, False)
-            client_id = self._text(Field.CLIENT_ID, request.clientId)
-            topic, layout = self.stores.layout(request.topicName)
-            key = Key(self._text(Field.GROUP_NAME, request.groupName), topic, request.partitionId)
-            if request.opType == OpType.REGISTER:
-                self._register(request, client_id, key, layout, reply)
-            elif request.opType == OpType.UNREGISTER:
-                self._unregister(request, client_id, key)
-            else:
-                raise bad_request(f"Invalid request:{request.opType}")
-        return reply
+    def _register_or_unregister(self, request: pb.RegisterRequestC2B, reply: pb.RegisterResponseB2C) -> None:
+        """Take or release the claim on a partition; `opType` says which of the two."""
+        self._authorize(request.authInfo, False)
+        client_id = self._text(Field.CLIENT_ID, request.clientId)
+        topic, layout = self.stores.layout(request.topicName)
+        key = Key(self._text(Field.GROUP_NAME, request.groupName), topic, request.partitionId)
+        if request.opType == OpType.REGISTER:
+            self._register(request, client_id, key, layout, reply)
+        elif request.opType == OpType.UNREGISTER:
+            self._unregister(request, client_id, key)
+        else:
+            raise bad_request(f"Invalid request:{request.opType}")
 
     def _register(
         self,
@@ -190,7 +180,7 @@ class BrokerService:
         claim = Claim(
             client_id,
             frozenset(map(filter_code, filters)) or None,
-            request.qryPriorityId if request.HasField("qryPriorityId") else UNKNOWN_ID,
+            optional(request, "qryPriorityId"),
             now + self._config.consumer_reg_timeout,
             ReadQuota(self._clock, self._config.transfer_size),
         )
@@ -202,7 +192,7 @@ class BrokerService:
             raise DeclinedError(
                 ErrCode.INTERNAL_SERVER_ERROR, f"Register broker failure!, exception is {error}"
             ) from error
-        asked = request.currOffset if request.HasField("currOffset") else -1
+        asked = optional(request, "currOffset", -1)
         reply.currOffset = self.offsets.load(key, store, request.readStatus, asked)
         reply.maxOffset = self._visible_max(claim, store)
 
@@ -220,40 +210,31 @@ class BrokerService:
         self.offsets.commit(key, request.readStatus == 0)
         del self.claims[key]
 
-    def _heartbeat(self, request: pb.HeartBeatRequestC2B) -> pb.HeartBeatResponseB2C:
-        """HeartBeatRequestC2B: keep the client's claims alive. `failureInfo` lists those that it does not hold."""
-        reply = pb.HeartBeatResponseB2C()
-        with filling_status(reply):
-            self._authorize(request.authInfo, False)
-            client_id = self._text(Field.CLIENT_ID, request.clientId)
-            group = self._text(Field.GROUP_NAME, request.groupName)
-            policy = request.qryPriorityId if request.HasField("qryPriorityId") else UNKNOWN_ID
-            for info, topic, partition_id in [_parse_partition_info(info) for info in request.partitionInfo]:
-                claim = self.claims.get(Key(group, topic, partition_id))
-                if claim is None:
-                    reply.failureInfo.append(f"{ErrCode.HB_NO_NODE.value}:{info}")
-                elif claim.client_id != client_id:
-                    reply.failureInfo.append(f"{ErrCode.DUPLICATE_PARTITION.value}:{info}")
-                else:
-                    claim.expires_at = self._clock.now() + self._config.consumer_reg_timeout
-                    claim.qry_priority_id = policy
-            reply.requireAuth = False
-            reply.hasPartFailure = bool(reply.failureInfo)
-        return reply
+    def _heartbeat(self, request: pb.HeartBeatRequestC2B, reply: pb.HeartBeatResponseB2C) -> None:
+        """Keep the client's claims alive. `failureInfo` lists those that it does not hold."""
+        self._authorize(request.authInfo, False)
+        client_id = self._text(Field.CLIENT_ID, request.clientId)
+        group = self._text(Field.GROUP_NAME, request.groupName)
+        for info, topic, partition_id in [_parse_partition_info(info) for info in request.partitionInfo]:
+            claim = self.claims.get(Key(group, topic, partition_id))
+            if claim is None:
+                reply.failureInfo.append(f"{ErrCode.HB_NO_NODE.value}:{info}")
+            elif claim.client_id != client_id:
+                reply.failureInfo.append(f"{ErrCode.DUPLICATE_PARTITION.value}:{info}")
+            else:
+                claim.expires_at = self._clock.now() + self._config.consumer_reg_timeout
+                claim.qry_priority_id = optional(request, "qryPriorityId")
+        reply.requireAuth = False
+        reply.hasPartFailure = bool(reply.failureInfo)
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
-    def _get(self, data: bytes) -> bytes:
-        """GetMessageRequestC2B: fetch messages at the group's cursor. 404: none now; 452: over the rate limit."""
-        request = parse(pb.GetMessageRequestC2B, data)
-        reply = pb.GetMessageResponseB2C(currOffset=-1, escFlowCtrl=False, currDataDlt=-1, minLimitTime=0)
-        chunks: Sequence[bytes] = ()
-        with filling_status(reply):
-            chunks = self._read(request, reply)
-        # The store holds the messages encoded. They are the reply's last field, so they are appended as they are.
-        return b"".join((reply.SerializeToString(), *chunks))
-
     def _read(self, request: pb.GetMessageRequestC2B, reply: pb.GetMessageResponseB2C) -> Sequence[bytes]:
+        """Fetch messages at the group's cursor. 404: none now; 452: over the rate limit.
+
+        The store holds the messages encoded. They are the reply's last field, so they follow it as they are.
+        """
+        reply.escFlowCtrl, reply.currDataDlt, reply.minLimitTime = False, -1, 0
         client_id = self._text(Field.CLIENT_ID, request.clientId)
         group = self._text(Field.GROUP_NAME, request.groupName)
         topic, layout = self.stores.layout(request.topicName)
@@ -304,26 +285,22 @@ class BrokerService:
         reply.maxOffset = found.max_offset
         return found.chunks
 
-    def _commit(self, request: pb.CommitOffsetRequestC2B) -> pb.CommitOffsetResponseB2C:
-        """CommitOffsetRequestC2B: confirm what the claim has in flight, or drop it (`lastPackConsumed` false)."""
-        reply = pb.CommitOffsetResponseB2C(currOffset=-1)
-        with filling_status(reply):
-            client_id = self._text(Field.CLIENT_ID, request.clientId)
-            group = self._text(Field.GROUP_NAME, request.groupName)
-            topic, layout = self.stores.layout_with(request.partitionId, request.topicName, produces=False)
-            key = Key(group, topic, request.partitionId)
-            claim = self.claims.get(key)
-            if claim is None:
-                raise DeclinedError(ErrCode.UNAUTHORIZED, "The partition not registered by consumers")
-            if claim.client_id != client_id:
-                raise DeclinedError(
-                    ErrCode.UNAUTHORIZED, f"The partition has been registered by other consumer: {claim.client_id}"
-                )
-            store = self.stores.open(topic, layout, key.partition_id)
-            consumed = request.lastPackConsumed if request.HasField("lastPackConsumed") else True
-            reply.currOffset = self.offsets.commit(key, consumed)
-            reply.maxOffset = self._visible_max(claim, store)
-        return reply
+    def _commit(self, request: pb.CommitOffsetRequestC2B, reply: pb.CommitOffsetResponseB2C) -> None:
+        """Confirm what the claim has in flight, or drop it (`lastPackConsumed` false)."""
+        client_id = self._text(Field.CLIENT_ID, request.clientId)
+        group = self._text(Field.GROUP_NAME, request.groupName)
+        topic, layout = self.stores.layout_with(request.partitionId, request.topicName, produces=False)
+        key = Key(group, topic, request.partitionId)
+        claim = self.claims.get(key)
+        if claim is None:
+            raise DeclinedError(ErrCode.UNAUTHORIZED, "The partition not registered by consumers")
+        if claim.client_id != client_id:
+            raise DeclinedError(
+                ErrCode.UNAUTHORIZED, f"The partition has been registered by other consumer: {claim.client_id}"
+            )
+        store = self.stores.open(topic, layout, key.partition_id)
+        reply.currOffset = self.offsets.commit(key, optional(request, "lastPackConsumed", True))
+        reply.maxOffset = self._visible_max(claim, store)
 
     def _text(self, field: Field, value: str) -> str:
         return required_text(field, value, Release.V2_5)  # the broker of 1.2 has these texts, too; its master has not

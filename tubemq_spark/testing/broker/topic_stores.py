@@ -9,7 +9,7 @@ from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.reply_status import DeclinedError
+from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.request_checks import Field, required_text
 
 

@@ -10,7 +10,7 @@ from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.web_port import Answer, Params, WebError
+from tubemq_spark.testing.web_port import Answer, Params, WebError, names_in
 
 _NO_RECORD = -2
 
@@ -35,7 +35,7 @@ class BrokerWebApi:
 
     def _offsets(self, params: Params) -> Answer:
         """Return the group's confirmed positions and the stores' ends. A group without a record has no entry."""
-        groups, topics = _names(params, "groupName"), _names(params, "topicName")
+        groups, topics = names_in(params, "groupName"), names_in(params, "topicName")
         keys = [key for key in self._service.offsets.recorded() if not groups or key.group in groups]
         found = []
         for group in sorted({key.group for key in keys}):
@@ -67,7 +67,7 @@ class BrokerWebApi:
 
     def _consumers(self, params: Params) -> Answer:
         """Return the claims of the group, or of all groups."""
-        groups = _names(params, "groupName")
+        groups = names_in(params, "groupName")
         rows = [
             {
                 "index": index,
@@ -92,7 +92,3 @@ class BrokerWebApi:
 
     def _store(self, topic: str, partition_id: int) -> Store | None:
         return self._service.stores.get(topic, partition_id // STORE_PARTITION_BASE)
-
-
-def _names(params: Params, name: str) -> set[str]:
-    return {part.strip() for part in params.get(name, "").split(",") if part.strip()}

@@ -7,101 +7,75 @@ wire: TMaster, ClientSyncInfo, OpsSyncInfo.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.metadata import (
-    Partition,
-)
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import bad_shape
+from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank
 from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.master.text_forms import (
-    parse_held_partitions,
-)
-from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
-from tubemq_spark.testing.request_checks import Field, check_rules, consumer_topics, required_text, topic_filters
+from tubemq_spark.testing.master.text_forms import parse_held_partitions
+from tubemq_spark.testing.request_checks import check_rules, consumer_topics, topic_filters
+from tubemq_spark.testing.rpc_messages import optional
 
 
+@dataclass(eq=False)
 class ClientBalance:
     """The requests of such consumers, and their groups' metadata."""
 
-    def __init__(
-        self,
-        access: AccessCheck,
-        groups: ConsumerGroups,
-        lists: MetadataLists,
-        catalog: Catalog,
-        clock: Clock,
-        config: ServerConfig,
+    _access: AccessCheck
+    _groups: ConsumerGroups
+    _lists: MetadataLists
+    _catalog: Catalog
+    _clock: Clock
+    _config: ServerConfig
+
+    def register(
+        self, request: master_pb.RegisterRequestC2MV2, reply: master_pb.RegisterResponseM2CV2, tls: bool
     ) -> None:
-        self._access = access
-        self._groups = groups
-        self._lists = lists
-        self._catalog = catalog
-        self._clock = clock
-        self._config = config
-        self._release = config.release
+        """Join the group and return the brokers. Release 1.2 checks its role later than 2.5."""
+        member, reported = self._check(request, tls)
+        group = self._groups.join(member, not_allocated=False)
+        member = group.members[member.client_id]
+        self._groups.held[member.client_id] = self._holding(reported) if request.subRepInfo.reportSubInfo else {}
+        self._add_brokers(reply, optional(request.subRepInfo, "brokerConfigId"), tls)
+        reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
+        reply.authorizedInfo.CopyFrom(self._access.authorized())
 
-    def register(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> master_pb.RegisterResponseM2CV2:
-        """RegisterRequestC2MV2: join the group and return the brokers. Release 1.2 checks its role later than 2.5."""
-        reply = master_pb.RegisterResponseM2CV2()
-        with filling_status(reply):
-            member, reported = self._check(request, tls)
-            group = self._groups.join(member, not_allocated=False)
-            member = group.members[member.client_id]
-            self._groups.held[member.client_id] = self._holding(reported) if request.subRepInfo.reportSubInfo else {}
-            reply.brokerConfigId, texts = self._lists.brokers(tls)
-            if reply.brokerConfigId != _broker_list_id(request.subRepInfo):
-                reply.brokerConfigList.extend(texts)
-            reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
-            reply.authorizedInfo.CopyFrom(self._access.authorized())
-        return reply
+    def heartbeat(self, request: master_pb.HeartRequestC2MV2, reply: master_pb.HeartResponseM2CV2, tls: bool) -> None:
+        """Record what the member holds; return broker list and metadata if they changed."""
+        client_id, group_name = self._access.consumer(request)
+        report = request.subRepInfo
+        reported = _reported(report)
+        group, member = self._find(group_name, client_id)
+        member.learn(_from_max_id(request.opsTaskInfo), optional(report, "lstAssignedTime"))
+        if report.reportSubInfo:
+            self._groups.held[client_id] = self._holding(reported)
+        self._add_brokers(reply, optional(report, "brokerConfigId"), tls)
+        if self._is_overdue(member):
+            _add_topics(reply, group, optional(report, "topicMetaInfoId"))
+        reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
+        reply.authorizedInfo.CopyFrom(self._access.authorized())
 
-    def heartbeat(self, request: master_pb.HeartRequestC2MV2, tls: bool) -> master_pb.HeartResponseM2CV2:
-        """HeartRequestC2MV2: record what the member holds; return broker list and metadata if they changed."""
-        reply = master_pb.HeartResponseM2CV2()
-        with filling_status(reply):
-            client_id, group_name = self._checked_names(request.authInfo, request.clientId, request.groupName)
-            report = request.subRepInfo
-            reported = _reported(report)
-            group, member = self._find(group_name, client_id)
-            member.learn(_from_max_id(request.opsTaskInfo), _assigned_at(report))
-            if report.reportSubInfo:
-                self._groups.held[client_id] = self._holding(reported)
-            reply.brokerConfigId, texts = self._lists.brokers(tls)
-            if reply.brokerConfigId != _broker_list_id(report):
-                reply.brokerConfigList.extend(texts)
-            if self._is_overdue(member):
-                reply.topicMetaInfoId = group.meta_id
-                if group.meta_id != (report.topicMetaInfoId if report.HasField("topicMetaInfoId") else UNKNOWN_ID):
-                    reply.topicMetaInfoList.extend(_meta(group))
-            reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
-            reply.authorizedInfo.CopyFrom(self._access.authorized())
-        return reply
-
-    def partition_meta(self, request: master_pb.GetPartMetaRequestC2M, tls: bool) -> master_pb.GetPartMetaResponseM2C:
-        """GetPartMetaRequestC2M: return topic metadata as of the last rebalance. It counts as a heartbeat."""
-        reply = master_pb.GetPartMetaResponseM2C()
-        with filling_status(reply):
-            client_id, group_name = self._checked_names(request.authInfo, request.clientId, request.groupName)
-            group, _ = self._find(group_name, client_id)
-            if group.meta_id == UNKNOWN_ID:
-                self._refresh(group)
-            reply.topicMetaInfoId = group.meta_id
-            if group.meta_id != request.topicMetaInfoId:
-                reply.topicMetaInfoList.extend(_meta(group))
-            reply.brokerConfigId, texts = self._lists.brokers(tls)
-            if reply.brokerConfigId != request.brokerConfigId:
-                reply.brokerConfigList.extend(texts)
-        return reply
+    def partition_meta(
+        self, request: master_pb.GetPartMetaRequestC2M, reply: master_pb.GetPartMetaResponseM2C, tls: bool
+    ) -> None:
+        """Return topic metadata as of the last rebalance. This counts as a heartbeat."""
+        client_id, group_name = self._access.consumer(request)
+        group, _ = self._find(group_name, client_id)
+        if group.meta_id == UNKNOWN_ID:
+            self._refresh(group)
+        _add_topics(reply, group, request.topicMetaInfoId)
+        self._add_brokers(reply, request.brokerConfigId, tls)
 
     def rebalance(self) -> None:
         """Update the metadata of all groups."""
@@ -110,13 +84,8 @@ class ClientBalance:
                 self._refresh(group)
 
     def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
-        self._access.check_credentials(request.authInfo, produce=False)
-        client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
-        required_text(Field.HOST_NAME, request.hostName, self._release)
-        group = required_text(Field.GROUP_NAME, request.groupName, self._release)
-        is_old = self._release is Release.V1_2
-        if not is_old:
-            self._access.check_active(client_id)
+        client_id, group = self._access.new_consumer(request)
+        is_old = self._config.release is Release.V1_2
         topics = consumer_topics(request.topicList, None if is_old else self._lists.deployed)
         filters = topic_filters(request.topicCondition)
         if request.sourceCount > 0 and not 0 <= request.nodeId < request.sourceCount:
@@ -124,7 +93,7 @@ class ClientBalance:
         if is_old:
             self._access.check_active(client_id)
         reported = _reported(request.subRepInfo)
-        check_rules(self._catalog.rules, self._release, group, client_id, topics, filters)
+        check_rules(self._catalog.rules, self._config.release, group, client_id, topics, filters)
         member = Member(
             client_id,
             group,
@@ -135,16 +104,20 @@ class ClientBalance:
             request.sourceCount,
             node_id=request.nodeId,
             from_max_id=_from_max_id(request.opsTaskInfo),
-            assigned_at=_assigned_at(request.subRepInfo),
+            assigned_at=optional(request.subRepInfo, "lstAssignedTime"),
         )
         return member, reported
 
-    def _checked_names(self, auth: master_pb.MasterCertificateInfo, client_id: str, group: str) -> tuple[str, str]:
-        self._access.check_credentials(auth, produce=False)
-        client_id = required_text(Field.CLIENT_ID, client_id, self._release)
-        group = required_text(Field.GROUP_NAME, group, self._release)
-        self._access.check_active(client_id)
-        return client_id, group
+    def _add_brokers(
+        self,
+        reply: master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2 | master_pb.GetPartMetaResponseM2C,
+        known: int,
+        tls: bool,
+    ) -> None:
+        """Add the id of the broker list, and the list if the client knows another one."""
+        reply.brokerConfigId, texts = self._lists.brokers(tls)
+        if reply.brokerConfigId != known:
+            reply.brokerConfigList.extend(texts)
 
     def _find(self, group_name: str, client_id: str) -> tuple[ConsumerGroup, Member]:
         group = self._groups.find(group_name)
@@ -182,18 +155,22 @@ class ClientBalance:
             tasks.csmFrmMaxOffsetCtrlId = order
         if (rule := self._catalog.default_flow) is not None:
             tasks.defFlowCheckId = rule.rule_id
-            if rule.rule_id != (known.defFlowCheckId if known.HasField("defFlowCheckId") else UNKNOWN_ID):
+            if rule.rule_id != optional(known, "defFlowCheckId"):
                 tasks.defFlowControlInfo = rule.info
         if (rule := self._catalog.group_flows.get(group.name)) is not None:
             tasks.groupFlowCheckId = rule.rule_id
             tasks.qryPriorityId = rule.qry_priority_id
-            if rule.rule_id != (known.groupFlowCheckId if known.HasField("groupFlowCheckId") else UNKNOWN_ID):
+            if rule.rule_id != optional(known, "groupFlowCheckId"):
                 tasks.groupFlowControlInfo = rule.info
         return tasks
 
 
-def _meta(group: ConsumerGroup) -> list[str]:
-    return [group.meta[topic] for topic in hash_order(group.meta)]
+def _add_topics(
+    reply: master_pb.HeartResponseM2CV2 | master_pb.GetPartMetaResponseM2C, group: ConsumerGroup, known: int
+) -> None:
+    reply.topicMetaInfoId = group.meta_id
+    if group.meta_id != known:
+        reply.topicMetaInfoList.extend(group.meta[topic] for topic in hash_order(group.meta))
 
 
 def _reported(report: master_pb.ClientSubRepInfo) -> list[Partition]:
@@ -206,14 +183,6 @@ def _reported(report: master_pb.ClientSubRepInfo) -> list[Partition]:
         raise bad_shape() from None
 
 
-def _broker_list_id(report: master_pb.ClientSubRepInfo) -> int:
-    return report.brokerConfigId if report.HasField("brokerConfigId") else UNKNOWN_ID
-
-
-def _assigned_at(report: master_pb.ClientSubRepInfo) -> int:
-    return report.lstAssignedTime if report.HasField("lstAssignedTime") else UNKNOWN_ID
-
-
 def _from_max_id(known: master_pb.OpsTaskInfo) -> int:
-    has_one = known.HasField("csmFrmMaxOffsetCtrlId") and known.csmFrmMaxOffsetCtrlId >= 0
-    return known.csmFrmMaxOffsetCtrlId if has_one else UNKNOWN_ID
+    order: int = optional(known, "csmFrmMaxOffsetCtrlId")
+    return order if order >= 0 else UNKNOWN_ID

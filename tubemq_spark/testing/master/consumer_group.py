@@ -13,8 +13,8 @@ from enum import Enum
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.config import Release
+from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.java import hash_order, map_text, set_text
-from tubemq_spark.testing.reply_status import DeclinedError
 
 _DIFFERS = "is inconsistency with other consumers in the group"
 
@@ -69,9 +69,6 @@ class ConsumerGroup:
         self.meta: dict[str, str] = {}  # topic -> text
         self._release = release
         self._first = first
-
-    def __repr__(self) -> str:
-        return f"<group {self.name} {self.consume_type.value} {sorted(self.members)}>"
 
     @property
     def client_ids(self) -> list[str]:

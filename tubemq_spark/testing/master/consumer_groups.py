@@ -15,14 +15,12 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.dispatch import RefusalError, bad_shape
+from tubemq_spark.testing.dispatch import DeclinedError, RefusalError, bad_shape
 from tubemq_spark.testing.java import hash_order, split
 from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.assignment import Orders
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.heartbeats import Heartbeats
-from tubemq_spark.testing.reply_status import DeclinedError, filling_status
-from tubemq_spark.testing.request_checks import Field, required_text
 
 Holding = dict[str, dict[Partition, Broker]]
 """A member's partitions by topic, each with its broker as the member named it."""
@@ -38,9 +36,6 @@ class ConsumerGroups:
         self._group_of: dict[str, str] = {}  # client id -> the group it registered for last
         self.held: dict[str, Holding] = {}  # by client id
         self.orders = Orders()
-
-    def __repr__(self) -> str:
-        return f"<{len(self._groups)} groups, {len(self._group_of)} members>"
 
     def names(self, *, client_balance: bool) -> list[str]:
         """Return the names of the groups with client-side or with server-side balance."""
@@ -83,17 +78,11 @@ class ConsumerGroups:
     def is_alive(self, group: str, client_id: str) -> bool:
         return _key(group, client_id) in self._heartbeats
 
-    def close(self, request: master_pb.CloseRequestC2M) -> master_pb.CloseResponseM2C:
-        """CloseRequestC2M: remove a member of either kind; succeeds for unknown ones too."""
-        reply = master_pb.CloseResponseM2C()
-        with filling_status(reply):
-            self._access.check_credentials(request.authInfo, produce=False)
-            client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
-            group = required_text(Field.GROUP_NAME, request.groupName, self._config.release)
-            self._access.check_active(client_id)
-            self._release(_key(group, client_id))
-            self._heartbeats.stop(_key(group, client_id))
-        return reply
+    def close(self, request: master_pb.CloseRequestC2M, reply: master_pb.CloseResponseM2C) -> None:
+        """Remove a member of either kind; succeed for unknown ones too."""
+        client_id, group = self._access.consumer(request)
+        self._release(_key(group, client_id))
+        self._heartbeats.stop(_key(group, client_id))
 
     def tick(self) -> None:
         for key in self._heartbeats.scan():

@@ -9,11 +9,11 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.reply_status import DeclinedError, filling_status
-from tubemq_spark.testing.request_checks import Field, producer_topics, required_text
+from tubemq_spark.testing.request_checks import Field, producer_topics
 
 _NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without a default flow rule
 
@@ -30,42 +30,31 @@ class Producers:
         self._config = config
         self._heartbeats = Heartbeats(clock, config.producer_heartbeat_timeout)
 
-    def register(self, request: master_pb.RegisterRequestP2M, tls: bool) -> master_pb.RegisterResponseM2P:
-        """RegisterRequestP2M: return the brokers; topics come with the first heartbeat."""
-        reply = master_pb.RegisterResponseM2P(brokerCheckSum=-1)
-        with filling_status(reply):
-            client_id, _ = self._check(request)
-            self._heartbeats.start(client_id)
-            reply.brokerCheckSum, texts = self._lists.brokers(tls)
+    def register(self, request: master_pb.RegisterRequestP2M, reply: master_pb.RegisterResponseM2P, tls: bool) -> None:
+        """Return the brokers; topics come with the first heartbeat."""
+        client_id, _ = self._check(request)
+        self._heartbeats.start(client_id)
+        reply.brokerCheckSum, texts = self._lists.brokers(tls)
+        reply.brokerInfos.extend(texts)
+        self._authorize(request, reply)
+
+    def heartbeat(self, request: master_pb.HeartRequestP2M, reply: master_pb.HeartResponseM2P, tls: bool) -> None:
+        """Return the topics, and the brokers if their list changed. 411 for an unknown producer."""
+        client_id, topics = self._check(request)
+        if unknown := self._heartbeats.beat(client_id):
+            raise DeclinedError(ErrCode.HB_NO_NODE, unknown)
+        reply.brokerCheckSum, texts = self._lists.brokers(tls)
+        if reply.brokerCheckSum != request.brokerCheckSum:
             reply.brokerInfos.extend(texts)
-            reply.authorizedInfo.CopyFrom(self._access.authorized())
-            reply.appdConfig.CopyFrom(self._settings(request.appdConfig))
-        return reply
+        reply.topicInfos.extend(self._lists.producer_topics(topics))
+        self._authorize(request, reply)
 
-    def heartbeat(self, request: master_pb.HeartRequestP2M, tls: bool) -> master_pb.HeartResponseM2P:
-        """HeartRequestP2M: return the topics, and the brokers if their list changed. 411 for an unknown producer."""
-        reply = master_pb.HeartResponseM2P(brokerCheckSum=-1)
-        with filling_status(reply):
-            client_id, topics = self._check(request)
-            if unknown := self._heartbeats.beat(client_id):
-                raise DeclinedError(ErrCode.HB_NO_NODE, unknown)
-            reply.brokerCheckSum, texts = self._lists.brokers(tls)
-            if reply.brokerCheckSum != request.brokerCheckSum:
-                reply.brokerInfos.extend(texts)
-            reply.topicInfos.extend(self._lists.producer_topics(topics))
-            reply.authorizedInfo.CopyFrom(self._access.authorized())
-            reply.appdConfig.CopyFrom(self._settings(request.appdConfig))
-        return reply
-
-    def close(self, request: master_pb.CloseRequestP2M) -> master_pb.CloseResponseM2P:
-        """CloseRequestP2M: succeeds for unknown producers too."""
-        reply = master_pb.CloseResponseM2P()
-        with filling_status(reply):
-            self._access.check_credentials(request.authInfo, produce=True)
-            client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
-            self._access.check_active(client_id)
-            self._heartbeats.stop(client_id)
-        return reply
+    def close(self, request: master_pb.CloseRequestP2M, reply: master_pb.CloseResponseM2P) -> None:
+        """Succeed for unknown producers too."""
+        self._access.check_credentials(request.authInfo, produce=True)
+        client_id = self._access.text(Field.CLIENT_ID, request.clientId)
+        self._access.check_active(client_id)
+        self._heartbeats.stop(client_id)
 
     def tick(self) -> None:
         self._heartbeats.scan()
@@ -75,21 +64,25 @@ class Producers:
 
     def _check(self, request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M) -> tuple[str, tuple[str, ...]]:
         self._access.check_credentials(request.authInfo, produce=True)
-        client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
-        required_text(Field.HOST_NAME, request.hostName, self._config.release)
+        client_id = self._access.text(Field.CLIENT_ID, request.clientId)
+        self._access.text(Field.HOST_NAME, request.hostName)
         topics = producer_topics(request.topicList)
         self._access.check_active(client_id)
         return client_id, topics
 
-    def _settings(self, known: master_pb.ApprovedClientConfig) -> master_pb.ApprovedClientConfig:
-        """Return the cluster's settings; the reply has them even if the producer did not ask.
+    def _authorize(
+        self,
+        request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M,
+        reply: master_pb.RegisterResponseM2P | master_pb.HeartResponseM2P,
+    ) -> None:
+        """Add the token and the cluster's settings; the reply has them even if the producer did not ask.
 
         The size is missing when the producer knows these settings, or knows none and they were never changed.
         """
-        settings = master_pb.ApprovedClientConfig(configId=self._settings_id())
-        if known.configId != settings.configId:
-            settings.maxMsgSize = self._config.max_msg_size
-        return settings
+        reply.authorizedInfo.CopyFrom(self._access.authorized())
+        reply.appdConfig.configId = self._settings_id()
+        if request.appdConfig.configId != reply.appdConfig.configId:
+            reply.appdConfig.maxMsgSize = self._config.max_msg_size
 
     def _settings_id(self) -> int:
         """Return the id of the cluster's settings, of which the default flow rule is one."""

@@ -11,32 +11,20 @@ from collections.abc import Collection, Iterable
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
-from tubemq_spark.protocol.metadata import (
-    Partition,
-)
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import bad_shape
+from tubemq_spark.testing.dispatch import bad_request, bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank, trim
 from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.assignment import Shares, bound_shares, change, first_shares, next_shares
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.master.text_forms import (
-    SubscribeInfo,
-    parse_subscribe_info,
-)
-from tubemq_spark.testing.reply_status import bad_request, filling_status
-from tubemq_spark.testing.request_checks import (
-    Field,
-    check_rules,
-    consumer_topics,
-    required_partitions,
-    required_text,
-    topic_filters,
-)
+from tubemq_spark.testing.master.text_forms import SubscribeInfo, parse_subscribe_info
+from tubemq_spark.testing.request_checks import check_rules, consumer_topics, required_partitions, topic_filters
+from tubemq_spark.testing.rpc_messages import optional
 
 _MAX_DELAYS = 10  # rebalances that skip a group because its members have not reported their orders
 
@@ -57,50 +45,37 @@ class ServerBalance:
         self._is_first_rebalance = True
         self._delays: dict[str, int] = {}
 
-    def register(self, request: master_pb.RegisterRequestC2M, tls: bool) -> master_pb.RegisterResponseM2C:
-        """RegisterRequestC2M: join the group. Partitions come with heartbeats, after a rebalance.
+    def register(self, request: master_pb.RegisterRequestC2M, reply: master_pb.RegisterResponseM2C, tls: bool) -> None:
+        """Join the group. Partitions come with heartbeats, after a rebalance.
 
         Release 1.2 checks its role later than 2.5, and does not check whether the topics exist.
         """
-        reply = master_pb.RegisterResponseM2C()
-        with filling_status(reply):
-            member, held = self._check(request, tls)
-            not_allocated = not held and (request.notAllocated or not request.HasField("notAllocated"))
-            group = self._groups.join(member, not_allocated=not_allocated)
-            if held:
-                self._groups.held[member.client_id] = _holding(held)
-            self._add_flow_rules(request, reply, group.name)
-            reply.authorizedInfo.CopyFrom(self._access.authorized())
-            reply.notAllocated = group.not_allocated
-        return reply
+        member, held = self._check(request, tls)
+        not_allocated = not held and optional(request, "notAllocated", True)
+        group = self._groups.join(member, not_allocated=not_allocated)
+        if held:
+            self._groups.held[member.client_id] = _holding(held)
+        self._add_settings(request, reply, group)
 
-    def heartbeat(self, request: master_pb.HeartRequestC2M) -> master_pb.HeartResponseM2C:
-        """HeartRequestC2M: record what the member holds and has done; return its next order that was not sent yet."""
-        reply = master_pb.HeartResponseM2C()
-        with filling_status(reply):
-            self._access.check_credentials(request.authInfo, produce=False)
-            client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
-            group_name = required_text(Field.GROUP_NAME, request.groupName, self._release)
-            self._access.check_active(client_id)
-            group = self._groups.find(group_name)
-            self._groups.beat(group_name, client_id)
-            self._groups.held.setdefault(client_id, {})
-            if request.reportSubscribeInfo:
-                self._groups.held[client_id] = _holding(_subscribe_infos(request.subscribeInfo))
-            members = self._members_with(client_id)
-            if request.HasField("event") and request.event.rebalanceId > 0:
-                group.not_allocated = False
-                self._groups.orders.report(client_id, members)
-            order = self._groups.orders.next(client_id, members) if members else None
-            if order is not None and not order.is_sent:
-                order.is_sent = True
-                reply.event.rebalanceId = order.rebalance_id
-                reply.event.opType = order.op_type
-                reply.event.subscribeInfo.extend(order.subscribe_info)
-            self._add_flow_rules(request, reply, group_name)
-            reply.authorizedInfo.CopyFrom(self._access.authorized())
-            reply.notAllocated = group.not_allocated
-        return reply
+    def heartbeat(self, request: master_pb.HeartRequestC2M, reply: master_pb.HeartResponseM2C) -> None:
+        """Record what the member holds and has done; return its next order that was not sent yet."""
+        client_id, group_name = self._access.consumer(request)
+        group = self._groups.find(group_name)
+        self._groups.beat(group_name, client_id)
+        self._groups.held.setdefault(client_id, {})
+        if request.reportSubscribeInfo:
+            self._groups.held[client_id] = _holding(_subscribe_infos(request.subscribeInfo))
+        members = self._members_with(client_id)
+        if request.HasField("event") and request.event.rebalanceId > 0:
+            group.not_allocated = False
+            self._groups.orders.report(client_id, members)
+        order = self._groups.orders.next(client_id, members) if members else None
+        if order is not None and not order.is_sent:
+            order.is_sent = True
+            reply.event.rebalanceId = order.rebalance_id
+            reply.event.opType = order.op_type
+            reply.event.subscribeInfo.extend(order.subscribe_info)
+        self._add_settings(request, reply, group)
 
     def rebalance(self) -> None:
         """Give orders to the groups whose members have done all previous ones."""
@@ -128,22 +103,18 @@ class ServerBalance:
         self._delays.clear()
 
     def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, list[SubscribeInfo]]:
-        self._access.check_credentials(request.authInfo, produce=False)
-        client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
-        required_text(Field.HOST_NAME, request.hostName, self._release)
-        group = required_text(Field.GROUP_NAME, request.groupName, self._release)
+        client_id, group = self._access.new_consumer(request)
         is_old = self._release is Release.V1_2
         if is_old:
             topics = consumer_topics(request.topicList, None)
             offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
             filters = topic_filters(request.topicCondition)
         else:
-            self._access.check_active(client_id)
             topics = consumer_topics(request.topicList, self._lists.deployed)
             filters = topic_filters(request.topicCondition)
             offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
         held = _subscribe_infos(request.subscribeInfo)
-        source_count = request.totalCount if request.HasField("totalCount") else -1
+        source_count = optional(request, "totalCount", -1)
         if request.requireBound:
             if is_blank(request.sessionKey):
                 raise bad_request("[Parameter error] blank value of sessionKey!")
@@ -161,7 +132,7 @@ class ServerBalance:
             tls,
             source_count,
             session_key=trim(request.sessionKey),
-            select_big=request.selectBig or not request.HasField("selectBig"),
+            select_big=optional(request, "selectBig", True),
             offsets=offsets,
         )
         return member, held
@@ -222,13 +193,15 @@ class ServerBalance:
         assert broker is not None  # assigned partitions are on running brokers
         return str(SubscribeInfo(member.client_id, member.group, broker, partition))
 
-    def _add_flow_rules(
+    def _add_settings(
         self,
         request: master_pb.RegisterRequestC2M | master_pb.HeartRequestC2M,
         reply: master_pb.RegisterResponseM2C | master_pb.HeartResponseM2C,
-        group: str,
+        group: ConsumerGroup,
     ) -> None:
-        """Add flow rules for clients whose request names the id of a known rule, or of none."""
+        """Add the token, and flow rules for clients whose request names the id of a known rule, or of none."""
+        reply.authorizedInfo.CopyFrom(self._access.authorized())
+        reply.notAllocated = group.not_allocated
         if not request.HasField("defFlowCheckId") and not request.HasField("groupFlowCheckId"):
             return
         reply.ssdStoreId = reply.defFlowCheckId = reply.groupFlowCheckId = reply.qryPriorityId = UNKNOWN_ID
@@ -237,7 +210,7 @@ class ServerBalance:
             reply.defFlowCheckId = rule.rule_id
             if request.defFlowCheckId != rule.rule_id:
                 reply.defFlowControlInfo = rule.info
-        if (rule := self._catalog.group_flows.get(group)) is not None:
+        if (rule := self._catalog.group_flows.get(group.name)) is not None:
             reply.groupFlowCheckId = rule.rule_id
             reply.qryPriorityId = rule.qry_priority_id
             if request.groupFlowCheckId != rule.rule_id:

@@ -7,14 +7,14 @@ It has no thread: its owner calls `tick` regularly.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from tubemq_spark.protocol.constants import Method, ServiceType
-from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.dispatch import Handler, Service, on_message
+from tubemq_spark.testing.dispatch import Handler, Service
 from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.client_balance import ClientBalance
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups
@@ -32,33 +32,15 @@ class MasterService:
     def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig, tokens: VisitTokens) -> None:
         self._clock = clock
         self._config = config
-        self._access = AccessCheck(clock, config, tokens)
+        self.access = AccessCheck(clock, config, tokens)
         self._lists = MetadataLists(catalog, clock, config)
-        self._producers = Producers(self._access, self._lists, catalog, clock, config)
-        self._groups = ConsumerGroups(self._access, catalog, clock, config)
-        self._client_balance = ClientBalance(self._access, self._groups, self._lists, catalog, clock, config)
-        self._server_balance = ServerBalance(self._access, self._groups, self._lists, catalog, config)
+        self._producers = Producers(self.access, self._lists, catalog, clock, config)
+        self._groups = ConsumerGroups(self.access, catalog, clock, config)
+        self._client_balance = ClientBalance(self.access, self._groups, self._lists, catalog, clock, config)
+        self._server_balance = ServerBalance(self.access, self._groups, self._lists, catalog, config)
         self._rebalance_at = self._first_rebalance_at()
         self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
         self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
-
-    @property
-    def standby(self) -> bool:
-        """True while another master is active: this one refuses calls after it has checked their parameters."""
-        return self._access.standby
-
-    @standby.setter
-    def standby(self, value: bool) -> None:
-        self._access.standby = value
-
-    @property
-    def address(self) -> str:
-        """`host:port` of this master, for error texts; set when its port is open."""
-        return self._access.address
-
-    @address.setter
-    def address(self, value: str) -> None:
-        self._access.address = value
 
     def tick(self) -> None:
         """Remove clients without heartbeats once a second, and rebalance when it is due."""
@@ -90,15 +72,13 @@ class MasterService:
         producers, groups = self._producers, self._groups
         server, client = self._server_balance, self._client_balance
         return {
-            Method.PRODUCER_REGISTER: on_message(master_pb.RegisterRequestP2M, lambda m: producers.register(m, tls)),
-            Method.PRODUCER_HEARTBEAT: on_message(master_pb.HeartRequestP2M, lambda m: producers.heartbeat(m, tls)),
-            Method.PRODUCER_CLOSE: on_message(master_pb.CloseRequestP2M, producers.close),
-            Method.CONSUMER_REGISTER: on_message(master_pb.RegisterRequestC2M, lambda m: server.register(m, tls)),
-            Method.CONSUMER_HEARTBEAT: on_message(master_pb.HeartRequestC2M, server.heartbeat),
-            Method.CONSUMER_CLOSE: on_message(master_pb.CloseRequestC2M, groups.close),
-            Method.CONSUMER_REGISTER_V2: on_message(master_pb.RegisterRequestC2MV2, lambda m: client.register(m, tls)),
-            Method.CONSUMER_HEARTBEAT_V2: on_message(master_pb.HeartRequestC2MV2, lambda m: client.heartbeat(m, tls)),
-            Method.GET_PARTITION_META: on_message(
-                master_pb.GetPartMetaRequestC2M, lambda m: client.partition_meta(m, tls)
-            ),
+            Method.PRODUCER_REGISTER: partial(producers.register, tls=tls),
+            Method.PRODUCER_HEARTBEAT: partial(producers.heartbeat, tls=tls),
+            Method.PRODUCER_CLOSE: producers.close,
+            Method.CONSUMER_REGISTER: partial(server.register, tls=tls),
+            Method.CONSUMER_HEARTBEAT: server.heartbeat,
+            Method.CONSUMER_CLOSE: groups.close,
+            Method.CONSUMER_REGISTER_V2: partial(client.register, tls=tls),
+            Method.CONSUMER_HEARTBEAT_V2: partial(client.heartbeat, tls=tls),
+            Method.GET_PARTITION_META: partial(client.partition_meta, tls=tls),
         }

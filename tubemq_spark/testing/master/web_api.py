@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tubemq_spark.protocol.constants import BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
-from tubemq_spark.testing.deployment import deploy, undeploy
-from tubemq_spark.testing.web_port import Answer, Params, Redirect, WebError
+from tubemq_spark.testing.web_port import Answer, Params, Redirect, WebError, names_in
 
 if TYPE_CHECKING:
     from tubemq_spark.testing.servers import Servers
@@ -50,7 +49,7 @@ class MasterWebApi:
         }
 
     def __call__(self, params: Params) -> Answer | Redirect:
-        active = next(one for one in self._servers.masters if not one.service.standby)
+        active = next(one for one in self._servers.masters if not one.service.access.standby)
         if self._servers.master(self._number) is not active:
             return Redirect(f"127.0.0.1:{active.web.port}")
         method = params.get("method", "")
@@ -64,7 +63,7 @@ class MasterWebApi:
     # -- queries ---------------------------------------------------------------------------------------------------
 
     def _topics(self, params: Params) -> Answer:
-        names = _names(params, "topicName")
+        names = names_in(params, "topicName")
         topics = {OFFSET_HISTORY, *self._catalog.topics, *(topic for topic, _ in self._changes)}
         rows = [self._topic(name) for name in sorted(topics) if not names or name in names]
         return _data([row for row in rows if row["topicInfo"]])
@@ -103,7 +102,7 @@ class MasterWebApi:
         }
 
     def _brokers(self, params: Params) -> Answer:
-        wanted = _names(params, "brokerId")
+        wanted = names_in(params, "brokerId")
         waiting = {broker_id for _, broker_id in self._changes}
         rows = [
             {
@@ -161,7 +160,7 @@ class MasterWebApi:
         return self._change(params, remove)
 
     def _change(self, params: Params, change: Callable[[str, int, TopicChange | None], TopicChange]) -> Answer:
-        topics, brokers = _names(params, "topicName"), _names(params, "brokerId")
+        topics, brokers = names_in(params, "topicName"), names_in(params, "brokerId")
         for name in topics:
             if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
                 raise WebError(f"Illegal value in topicName parameter: {name}")
@@ -180,13 +179,13 @@ class MasterWebApi:
         return _data(rows)
 
     def _reload(self, params: Params) -> Answer:
-        brokers = sorted(map(int, _names(params, "brokerId")))
+        brokers = sorted(map(int, names_in(params, "brokerId")))
         for name, broker_id in [place for place in self._changes if place[1] in brokers]:
             record = self._changes.pop((name, broker_id))
             if record.status == _REMOVED:
-                undeploy(self._servers, name, broker_id)
+                self._servers.undeploy(name, broker_id)
             else:
-                deploy(self._servers, name, broker_id, record.layout.partitions, record.layout.stores)
+                self._servers.deploy(name, broker_id, record.layout.partitions, record.layout.stores)
                 layout = self._catalog.topics[name][broker_id]
                 layout.accept_publish = record.layout.accept_publish
                 layout.accept_subscribe = record.layout.accept_subscribe
@@ -248,7 +247,3 @@ def _count(params: Params, name: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise WebError(f"The parameter {name} must be a number of at least 1!")
     return int(text)
-
-
-def _names(params: Params, name: str) -> set[str]:
-    return {part.strip() for part in params.get(name, "").split(",") if part.strip()}
