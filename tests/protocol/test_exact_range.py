@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,14 +15,10 @@ from tests.protocol.range_session import (
     OURS,
     PARTITION,
     Session,
-    counting_entries,
-    how_it_ends,
     long_session,
-    searching_gaps,
 )
 from tests.protocol.simulated_store import UNIT
 from tubemq_spark.errors import DataLossError, ProtocolError
-from tubemq_spark.protocol import exact_range
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.range_state import Action, State
@@ -41,13 +36,6 @@ def test_a_range_is_exact_while_messages_arrive_and_connections_break(rng: rando
 @given(scenarios)
 def test_a_range_is_exact_or_raises_a_true_error(rng: random.Random) -> None:
     check(scenario(rng, HARMLESS + HARMFUL * 2))
-
-
-@pytest.mark.thorough
-@settings(max_examples=4000)
-@given(scenarios)
-def test_many_ranges_are_exact_or_raise_a_true_error(rng: random.Random) -> None:
-    check(scenario(rng, rng.choice([HARMLESS, HARMLESS + HARMFUL * 2])))
 
 
 @settings(max_examples=80)
@@ -171,36 +159,3 @@ def test_refuses_invalid_ranges(start: int, end: int) -> None:
 
 
 # The table
-
-
-class Recorder(dict[object, object]):
-    def __init__(self, table: object) -> None:
-        super().__init__(cast("dict[object, object]", table))
-        self.used: set[object] = set()
-
-    def get(self, key: object, default: object = None) -> object:
-        self.used.add(key)
-        return super().get(key, default)
-
-
-# Scenarios that reach nearly all pairs of state and event, found among thousands of seeds
-ALL_KINDS = HARMLESS + HARMFUL
-REACHING = [
-    *((seed, ALL_KINDS) for seed in (816, 2495)),
-    *((seed, ("move", "crash", "disconnect", "flush")) for seed in (25, 988)),
-]
-
-
-def test_the_table_has_exactly_the_events_that_can_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(exact_range._HANDLERS)
-    monkeypatch.setattr(exact_range, "_HANDLERS", recorder)
-    assert {check(scenario(random.Random(seed), kinds)) for seed, kinds in REACHING} == {"done", "lost"}
-    for make, entry in ((searching_gaps, 7), (searching_gaps, 10), (counting_entries, 4), (counting_entries, 7)):
-        session = make()
-        session.store.move_group(entry)
-        assert how_it_ends(session) == "moved"
-    for make in (searching_gaps, counting_entries):
-        session = make()
-        session.store.busy = 2
-        assert how_it_ends(session) == "done"
-    assert recorder.used == set(recorder)
