@@ -25,19 +25,9 @@ def refusal(raw: dict[str, str]) -> str:
     return str(raised.value)
 
 
-def test_by_default_there_is_no_tls_and_connections_are_shared() -> None:
-    settings = ClientSettings.from_options(MASTER)
-    assert (settings.tls, settings.shared_connections) == (None, True)
-    assert ClientSettings.from_options({**MASTER, "tubemq.tls.enabled": "false"}) == settings
-
-
 @pytest.mark.parametrize(("text", "shared"), [("true", True), ("false", False), (" False ", False)])
 def test_connections_are_shared_unless_switched_off(text: str, shared: bool) -> None:
     assert ClientSettings.from_options({**MASTER, "tubemq.connections.shared": text}).shared_connections is shared
-
-
-def test_one_way_tls_trusts_the_system_by_default() -> None:
-    assert ClientSettings.from_options(ON).tls == TlsSettings()
 
 
 def test_every_option_of_tls(authority: Authority, client_cert: Certificate) -> None:
@@ -55,12 +45,6 @@ def test_every_option_of_tls(authority: Authority, client_cert: Certificate) -> 
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert SECRET not in repr(settings)
     assert hash(settings) == hash(pickle.loads(pickle.dumps(settings)))
-
-
-@pytest.mark.parametrize(("text", "verified"), [("true", True), ("false", False)])
-def test_the_host_name_is_verified_unless_switched_off(text: str, verified: bool) -> None:
-    tls = ClientSettings.from_options({**ON, "tubemq.tls.verifyHostname": text}).tls
-    assert tls == TlsSettings(verify_hostname=verified)
 
 
 @pytest.mark.parametrize(

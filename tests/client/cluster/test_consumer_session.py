@@ -27,7 +27,6 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 REGISTER = Method.CONSUMER_REGISTER_V2
 HEARTBEAT = Method.CONSUMER_HEARTBEAT_V2
 NO_NODE = 411
-PATIENCE = 30.0
 FORGED = "x\n2026-01-01 ERROR somebody\x1b[2J\r\u202e"  # forges a line of a log
 
 
