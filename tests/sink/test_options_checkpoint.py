@@ -36,8 +36,3 @@ def test_spellings_of_one_folder_are_equal(spellings: list[str]) -> None:
 
 def test_different_folders_stay_different() -> None:
     assert len({normal_path(spellings[0]) for spellings in SAME}) == len(SAME)
-
-
-@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
-def test_normalizing_twice_changes_nothing(spellings: list[str]) -> None:
-    assert normal_path(normal_path(spellings[0])) == normal_path(spellings[0])

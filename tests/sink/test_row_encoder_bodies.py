@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.source.test_row_maker import HERE, batch_of, message
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.row_encoder import BodyCodec
 from tubemq_spark.sink.schema import BadRowError, Cells
 from tubemq_spark.source.inlong import Head, unpack
-from tubemq_spark.source.row_format import RowFormat
-from tubemq_spark.source.row_maker import RowMaker
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
 PACKS = BodyCodec("inlongmsg")
@@ -30,12 +26,6 @@ def read_back(cells: Cells) -> tuple[Head, bytes]:
     return head, body.as_py()
 
 
-def test_raw_bodies_are_unchanged() -> None:
-    assert BodyCodec() == BodyCodec("raw", "none")
-    assert BodyCodec().encode(b"body", Cells(b"body")) == b"body"
-    assert BodyCodec().attribute == b""
-
-
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("body", [b"", b"body " * 99], ids=len)
 def test_bodies_are_compressed(codec: str, body: bytes) -> None:
@@ -43,12 +33,6 @@ def test_bodies_are_compressed(codec: str, body: bytes) -> None:
     form = BodyCodec(compression=codec)
     assert form.attribute == f"spark_compression={codec}".encode()
     assert decompress(codec, form.encode(body, Cells(body))) == body
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_packs_are_compressed(codec: str) -> None:
-    whole = BodyCodec("inlongmsg", codec).encode(b"single", ROW)
-    assert decompress(codec, whole) == PACKS.encode(b"single", ROW)
 
 
 def test_a_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,14 +48,6 @@ def test_a_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_pack_equals_that_of_inlongs_java_class() -> None:
     cells = ROW._replace(inlong_attributes={"NodeIP": "127.0.0.1", "note": "\0größer \u503c \N{GRINNING FACE}"})
     assert PACKS.encode(b"single", cells) == (GOLDEN / "v1-single.bin").read_bytes()
-
-
-def test_a_pack_is_decoded_as_it_was() -> None:
-    head, body = read_back(ROW._replace(inlong_attributes=[("a", "1"), ("b", "")]))
-    assert body == b"single"
-    assert (head.group, head.stream, head.time) == ("g_one", "s_one", MOMENT * 1000)
-    expected = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1"}
-    assert head.attributes == expected | {"a": "1", "b": ""}
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="&="), min_size=1, max_size=8)
@@ -90,13 +66,6 @@ def test_random_packs_are_decoded_as_they_were(
     )
     assert (found, head.group, head.stream, head.time) == (body, group, stream, moment * 1000)
     assert {key: value for key, value in head.attributes.items() if key in own} == own
-
-
-def test_a_pack_without_a_time_has_the_present_time() -> None:
-    before = time.time_ns() // 1_000_000
-    head, _ = read_back(ROW._replace(inlong_time=None))
-    assert head.time is not None
-    assert before <= head.time // 1000 <= time.time_ns() // 1_000_000
 
 
 def test_columns_win_over_attributes_of_the_same_meaning() -> None:
@@ -145,15 +114,3 @@ def test_the_type_of_a_pack_is_its_stream() -> None:
 
 
 # Both ways
-
-
-@pytest.mark.parametrize("codec", ["none", *CODECS])
-@pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
-def test_the_source_decodes_formats_and_compressions(message_format: str, codec: str) -> None:
-    form = BodyCodec(message_format, codec)
-    sent = message(form.encode(b"single", ROW), form.attribute)
-    batch = batch_of(RowMaker(RowFormat(message_format=message_format)), HERE, [sent], None)
-    (row,) = batch.to_pylist()
-    assert (row["value"], row["attributes"]) == (b"single", None)
-    if message_format == "inlongmsg":
-        assert (row["inlong_group"], row["inlong_stream"], row["inlong_index"]) == ("g_one", "s_one", 0)

@@ -11,13 +11,12 @@ import pytest
 
 from tests.clocks import SkippingClock
 from tests.without_spark.query import GROUP, options
-from tests.without_spark.source import ranges_of
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
-from tubemq_spark.testing import EmbeddedTubeMQ, Fault
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 A, B = Partition(1, "t", 0), Partition(1, "u", 0)
 ENDS = {A: 280, B: 56}
@@ -46,25 +45,6 @@ def new_planner(tubemq: EmbeddedTubeMQ, skipping_clock: SkippingClock) -> Iterat
     yield create
     for planner in planners:
         planner.stop()  # also those that a test has stopped
-
-
-def asks(tubemq: EmbeddedTubeMQ) -> Fault:
-    """Count the questions for the end of a store."""
-    return tubemq.on("commit_offset", topic="t").count()
-
-
-@pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_first_batch_records_where_the_query_began(new_planner: NewPlanner, starting: str) -> None:
-    planner = new_planner(starting=starting)
-    start = planner.initial()
-    end = planner.latest(start)
-    assert end.positions == ENDS
-    assert end.initial == ({A: 0, B: 0} if starting == "earliest" else ENDS)
-    assert end.query == start.query
-    ranges = {A: (0, 280), B: (0, 56)} if starting == "earliest" else {}
-    planned = ranges_of(planner.plan(planner.initial(), end))
-    assert {where: one for task in planned for where, one in task.items()} == ranges
-    assert planner.latest(end) == end  # Spark compares the offsets as text
 
 
 def test_second_scan_of_a_batch_gets_the_first_plan(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:
@@ -102,14 +82,6 @@ def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner) ->
     assert planner.latest(entered).positions == ENDS
 
 
-def test_group_never_moves_back_within_a_run(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:
-    planner = new_planner()
-    planner.latest(StreamOffset("q", {A: 140, B: 56}))
-    planner.commit(StreamOffset("q", {A: 84, B: 28}))
-    planner.stop()
-    assert [tubemq.group_offset(GROUP, one.topic, 1, 0) for one in (A, B)] == [140, 56]
-
-
 @pytest.mark.parametrize("commits", [True, False])
 def test_group_is_at_once_where_a_new_partition_begins(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, commits: bool
@@ -119,28 +91,3 @@ def test_group_is_at_once_where_a_new_partition_begins(
     planner = new_planner(commit_offsets=commits)
     assert planner.latest(StreamOffset("q", {A: 280})).positions == {A: 280, B: 0}
     assert tubemq.group_offset(GROUP, "u", 1, 0) == (0 if commits else 56)
-
-
-def test_idle_query_asks_less_often(
-    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, skipping_clock: SkippingClock
-) -> None:
-    query = new_planner(poll_interval=0.1)
-    start = query.latest(query.initial())
-    asked = asks(tubemq)
-
-    def asked_in_a_minute() -> int:
-        before = asked.fired
-        for _ in range(600):
-            skipping_clock.advance(0.1)
-            assert query.latest(start) == start
-        return asked.fired - before
-
-    assert 70 <= asked_in_a_minute() <= 110
-    assert 50 <= asked_in_a_minute() <= 62
-    tubemq.send("t", b"new")
-    skipping_clock.advance(1.0)
-    end = query.latest(start)
-    assert end.positions[A] == 308
-    query.plan(start, end)
-    start = query.latest(end)
-    assert 70 <= asked_in_a_minute() <= 110

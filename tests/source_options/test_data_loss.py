@@ -138,31 +138,6 @@ def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptu
     assert len(stream.rows) == 25
 
 
-def test_a_query_may_go_on_without_a_deleted_topic(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """It reads the topic from its beginning when one of that name comes back, with as many messages as before."""
-    tubemq = start({"t": 1, "other": 1})
-    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
-    stream = Stream(tubemq, "t", "other", **SHORT, failOnDataLoss="false", metadataIntervalMs=100)
-    with stream.running() as run:
-        assert len(run.next() or ()) == 20
-        tubemq.delete_topic("t")
-        fill(tubemq, "other", 5)
-        assert {row["topic"] for row in run.next() or ()} == {"other"}
-        (warning,) = warnings_of(caplog, "1:t:0: the cluster does not have")
-        assert "read up to 280" in warning
-        tubemq.create_topic("t", 1)
-        fill(tubemq, "t", 20)
-        back: list[Any] = []
-
-        def is_back() -> bool:
-            back.extend(run.next() or ())
-            return bool(back)
-
-        wait_until(is_back)
-        assert [row["topic"] for row in back] == ["t"] * 20
-    assert warnings_of(caplog, "[data-loss]") == [warning]
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_topic_that_the_options_no_longer_name_is_a_loss(
     start: Start, fail: bool, caplog: pytest.LogCaptureFixture
