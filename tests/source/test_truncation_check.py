@@ -142,28 +142,6 @@ def test_a_store_that_becomes_shorter_while_it_is_checked_is_checked_again(tubem
     story.check()
 
 
-@pytest.mark.parametrize("after", [0, 30, 100])
-def test_the_error_names_the_exact_range_of_the_loss(tubemq: EmbeddedTubeMQ, after: int) -> None:
-    story = Story(tubemq, fail=True)
-    story.send(60, flush=True)
-    story.read()
-    story.send(90)
-    story.read()
-    rows = {partition: list(several) for partition, several in story.query.rows.items()}
-    story.crash()
-    story.send(after * 3)
-    for _ in range(2):
-        with pytest.raises(DataLossError) as lost:
-            story.read()
-        assert (lost.value.topic, lost.value.broker_id, lost.value.partition) == ("one", 1, 0)
-        assert (lost.value.asked, lost.value.offered) == (50 * UNIT, 20 * UNIT)
-        assert str(lost.value).startswith(
-            f"1:one:0: the store {'has other messages from 560 on' if after else 'ends at 560'}, but the query has "
-            "read up to 1400: the broker lost [560, 1400) after it was read and uses the positions for other messages"
-        )
-    assert story.query.rows == rows
-
-
 @pytest.mark.parametrize("phase", TURNS)
 def test_no_message_comes_twice_where_ids_turn(phase: float, caplog: pytest.LogCaptureFixture) -> None:
     """The query skips new messages then, and logs their range, so that a batch can read them."""

@@ -233,21 +233,3 @@ def test_a_removed_broker_or_partition_is_a_loss(
     told = warnings_of(caplog, "does not have the partition")
     assert [sum(text.startswith(f"[data-loss] {partition}:") for text in told) for partition in gone] == [1] * len(gone)
     assert len(told) == len(gone)
-
-
-def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(start: Start) -> None:
-    """Also if the query began at the latest position, and none of its partitions is left."""
-    tubemq = start({}, brokers=2)
-    tubemq.create_topic("t", 1, brokers=[2])
-    stream = Stream(
-        tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **UNTIL_UNLISTED
-    )
-    with stream.running() as run:
-        run.next()
-        fill(tubemq, "t", 5)
-        run.next()
-        tubemq.create_topic("t", 1, brokers=[1])
-        take_out_broker(tubemq)
-        moved = [tubemq.send("t", b"moved %d" % number).body for number in range(5)]
-        wait_until(lambda: (run.next(), len(stream.rows) >= 10)[1])
-    assert bodies(stream.rows[5:]) == moved

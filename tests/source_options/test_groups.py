@@ -78,16 +78,6 @@ def test_group_stays_with_commit_offsets_false(start: Start, begin: int) -> None
     assert stands(tubemq) == begin * UNIT
 
 
-@pytest.mark.option("commitOffsets")
-def test_new_query_begins_where_the_group_stayed(start: Start) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 10)
-    Stream(tubemq, "t", commitOffsets="false").run()
-    assert len(Stream(tubemq, "t", startingOffsets="group").run()[0]) == 10
-    fill(tubemq, "t", 1)
-    assert len(Stream(tubemq, "t", startingOffsets="group").run()[0]) == 1
-
-
 # Others in the group
 
 

@@ -176,3 +176,11 @@ def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout
     clock.advance(0.1)
     timeout.suspend()
     assert timeout.expired() == (failure, RETRY_FOR + LOOK_UP)
+
+
+def test_a_further_failure_does_not_start_the_timeout_again(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    """Not of a part of the records either."""
+    failure = failed(timeout)
+    clock.advance(RETRY_FOR)
+    timeout.count(failure.batch.cut(slice(1)), TransportError("broke again"))
+    assert (len(timeout), timeout.expired(), failure.tries) == (1, (failure, RETRY_FOR), 2)

@@ -435,3 +435,23 @@ def test_each_record_of_a_batch_has_an_outcome(one_broker: EmbeddedCluster, *, w
     ]
     assert [len(answers) for *_, answers in stored] == [len(place) * wants_answers for place in places]
     channel.close()
+
+
+@pytest.mark.parametrize(
+    ("max_in_flight", "size", "room"),
+    [(1, 10, 1), (7, 10, 7), (1000, MIB, 16), (1000, 20 * MIB, 1)],
+    ids=["one", "by number", "by length", "very long"],
+)
+def test_the_channel_is_full_at_its_limit(
+    one_broker: EmbeddedCluster, max_in_flight: int, size: int, room: int
+) -> None:
+    channel = channel_to(one_broker, max_in_flight)
+    for _ in range(3):
+        taken = 0
+        while channel.room:
+            submit(channel, size)
+            taken += 1
+        assert taken == room == channel.in_flight
+        wait_for_answers(channel)
+        assert channel.room == max_in_flight
+    channel.close()
