@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md is short, leads readers on, and names what exists. `test_examples.py` runs its code."""
+"""README.md names what exists. `test_examples.py` runs its code."""
 
 from __future__ import annotations
 

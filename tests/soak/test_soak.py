@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the soak that decide: the ledger and the comparison of windows can fail, and the timetable has all."""
+"""The parts of the soak that decide: the ledger and the comparison of windows can fail."""
 
 from __future__ import annotations
 
