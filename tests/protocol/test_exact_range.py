@@ -26,7 +26,7 @@ from tests.protocol.simulated_store import UNIT, Fetched, Limits, SimulatedStore
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.range_state import Action, Command, State
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, EntryCount, State
 
 
 @settings(max_examples=150)
@@ -433,3 +433,14 @@ def test_a_block_passed_on_a_closed_connection_does_not_count() -> None:
     session.exchange()
     session.disconnect()
     assert session.run() == session.expected
+
+
+def test_positions_end_behind_too_many_empty_entries() -> None:
+    entries = EntryCount(owns_store=True)
+    found = []
+    for more in (MAX_EMPTY_ENTRIES, 1):
+        entries.add_empty(more)
+        found.append((entries.has_positions, entries.most_empty))
+    entries.restart()
+    found.append((entries.has_positions, entries.most_empty))
+    assert found == [(True, 0), (False, -1), (True, MAX_EMPTY_ENTRIES)]
