@@ -30,10 +30,6 @@ bodies = st.binary(max_size=200) | st.builds(
 )
 
 
-def test_the_codecs_are_those_of_the_contract() -> None:
-    assert {"gzip", "zstd", "snappy", "lz4"} <= set(CODECS)
-
-
 @settings(deadline=None)
 @given(st.sampled_from(list(CODECS)), bodies)
 def test_bodies_round_trip(codec: str, body: bytes) -> None:
@@ -48,24 +44,11 @@ def test_random_bytes_stay_within_a_limit(codec: str, limit: int) -> None:
 
 
 @codecs
-@pytest.mark.parametrize("body", [b"", b"a", bytes(200_000), Random(1).randbytes(200_001)], ids=len)
-def test_empty_and_long_bodies_round_trip(codec: str, body: bytes) -> None:
-    packed = compress(codec, body)
-    assert packed
-    assert decompress(codec, packed) == body
-
-
-@codecs
 def test_the_same_body_gives_the_same_bytes(codec: str) -> None:
     assert compress(codec, TEXT) == compress(codec, TEXT) != TEXT
 
 
 # Other tools
-
-
-def test_a_body_is_one_gzip_member() -> None:
-    assert gzip.decompress(compress("gzip", TEXT)) == TEXT
-    assert decompress("gzip", gzip.compress(TEXT)) == TEXT
 
 
 BY_TOOLS = {

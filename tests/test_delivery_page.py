@@ -69,15 +69,3 @@ def test_all_sentences_are_found() -> None:
     text = (ROOT / "docs" / "delivery.md").read_text(encoding="utf-8")
     assert len(CLAIMS) == len(re.findall(r"^- ", text, re.MULTILINE)) > 50
     assert sum(len(claim.tests) for claim in CLAIMS) == text.count("::")
-
-
-def test_a_test_that_is_left_out_does_not_count() -> None:
-    assert list(
-        claims_of("- Nothing\n  is lost.\n- More.<br>\n  <sub>invariants a,\n  b; tests/a.py::test_c</sub>\n")
-    ) == [
-        Claim("Nothing is lost.", set(), []),
-        Claim("More.", {"a", "b"}, [("tests/a.py", "test_c")]),
-    ]
-    assert not runs("tests/test_delivery_page.py", "test_of_nothing", thorough=True)
-    assert runs("tests/spark/test_scans.py", "test_every_scan_gives_all_rows", thorough=True)
-    assert not runs("tests/spark/test_scans.py", "test_every_scan_gives_all_rows", thorough=False)

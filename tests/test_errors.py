@@ -64,12 +64,6 @@ def test_errors_can_be_pickled(error: TubeMQError, fields: dict[str, object], pr
         assert {name: getattr(there, name) for name in fields} == fields
 
 
-@pytest.mark.parametrize("kind", list(subclasses(TubeMQError)), ids=lambda kind: kind.__name__)
-def test_the_tree_in_the_module_docstring_shows_every_error(kind: type[TubeMQError]) -> None:
-    assert errors.__doc__ is not None
-    assert kind.__name__ in errors.__doc__
-
-
 def test_the_text_of_an_error_is_one_printable_line() -> None:
     text = str(TubeMQError("a\nb\x1b[31m\u202ec\ud800 \N{SNOWMAN}"))
     assert text == r"a\nb\x1b[31m\u202ec\ud800 " + "\N{SNOWMAN}"

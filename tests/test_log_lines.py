@@ -48,10 +48,3 @@ def test_no_id_is_used_again() -> None:
     assert len(EVER_USED) == len(set(EVER_USED))
     assert not RETIRED & LINES.keys()
     assert set(EVER_USED) == RETIRED | LINES.keys()
-
-
-def test_finds_all_kinds_of_calls() -> None:
-    source = (
-        "_log.warning('a')\nlog.log(30, 'b')\n_log.info('c')\ndef f():\n    _log.exception(text)\n_log.error('d', 1)"
-    )
-    assert sorted(texts(source)) == ["a", "b", "d", "text"]

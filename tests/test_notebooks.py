@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
-PICTURES = NOTEBOOKS.parent / "docs" / "images"
 FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 HOW_TO = "run `make notebooks NOTEBOOKS='--write {}'`"
 
@@ -49,27 +48,3 @@ def test_outputs_show_no_machine(file: Path) -> None:
     texts = [output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs_of(file)]
     told = "\n".join("".join(text) for text in texts)
     assert re.findall(r"/(?:home|root|tmp|usr|Users|opt|work)/\S*|127\.0\.0\.1:\d+|0x[0-9a-f]{6,}", told) == []
-
-
-def test_it_has_a_title_and_a_plot(file: Path) -> None:
-    first = cells_of(file)[0]
-    assert first["cell_type"] == "markdown"
-    assert source_of(first).startswith("# ")
-    assert any("image/png" in output.get("data", {}) for output in outputs_of(file))
-
-
-def test_it_says_where_it_never_ran(file: Path) -> None:
-    says = "> **Not yet tested on Databricks.**" in source_of(cells_of(file)[0])
-    assert says is (file.stem == "databricks")
-
-
-def test_the_readme_lists_it_and_shows_its_plot(file: Path) -> None:
-    readme = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
-    assert f"[{file.name}]({file.name})" in readme
-    assert f"(../docs/images/notebook-{file.stem}.png)]({file.name})" in readme
-
-
-def test_the_picture_of_its_plot_is_small(file: Path) -> None:
-    picture = PICTURES / f"notebook-{file.stem}.png"
-    assert picture.exists(), HOW_TO.format(file.stem)
-    assert picture.stat().st_size <= 60_000

@@ -21,7 +21,6 @@ from tests.sink_options.test_columns import WRONG_TYPES
 from tests.sink_options.test_failed_rows import BAD_ROWS
 from tests.source import test_options as of_the_source
 from tubemq_spark.client.settings import CLIENT_OPTIONS
-from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.sink.schema import Cells
 from tubemq_spark.source.options import SOURCE_OPTIONS
@@ -120,28 +119,7 @@ def test_each_column_has_a_test_of_a_wrong_cell() -> None:
     assert {bad.column for bad in BAD_ROWS.values()} == COLUMNS - {"key", "inlong_time"}
 
 
-def test_finds_tests_by_their_markers(tmp_path: Path) -> None:
-    """The search would find nothing if markers had another form."""
-    file = tmp_path / "test_x.py"
-    file.write_text(
-        'pytestmark = pytest.mark.option("all")\n'
-        '@pytest.mark.option("one", "two")\n@pytest.mark.timeout(1)\ndef test_x(): ...\n'
-        '@pytest.mark.option("three")\ndef helper(): ...\n'
-        '@pytest.mark.option("four")\n@pytest.mark.column("five")\ndef test_y(cluster, x): ...\n'
-    )
-    assert set(marked(file, "option")) == {"all", "one", "two", "four"}
-    assert set(marked(file, "option", "cluster")) == {"all", "four"}
-    assert set(marked(file, "column")) == {"five"}
-
-
 # The documentation
-
-
-@pytest.mark.parametrize("option", [*SOURCE_OPTIONS, *SINK_OPTIONS], ids=lambda option: str(option.name))
-def test_each_option_has_a_complete_description(option: Option[object]) -> None:
-    assert option.meaning
-    assert option.expects
-    assert not option.meaning.endswith(".")
 
 
 def test_the_documentation_is_up_to_date() -> None:

@@ -61,13 +61,6 @@ def test_the_fixture_is_found(tmp_path: Path, options: list[str], environment: d
     assert passed(run_pytest(tmp_path, *options, **environment)) == 2
 
 
-@pytest.mark.thorough
-def test_a_conftest_may_name_the_plugin_too(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(f"pytest_plugins = [{PLUGIN!r}]")
-    (tmp_path / "test_it.py").write_text(USERS_TEST)
-    assert passed(run_pytest(tmp_path)) == 2
-
-
 def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(USERS_TEST)
     done = run_pytest(tmp_path, "-p", f"no:{PLUGIN}")

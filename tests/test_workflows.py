@@ -52,9 +52,3 @@ def test_environments_of_users_are_made_by_the_commands_of_the_readmes(target: s
     assert extras is not None
     assert command is not None
     assert extras[1] == command[1]
-
-
-def test_calls_are_found() -> None:
-    script = "        target:\n          - test\n          - site\n    steps:\n      - run: make dist DIST=--quick\n"
-    assert called_in(script) == {"test", "site", "dist"}
-    assert called_in("export CI=true\nmake test\n  make test-release\n") == {"test", "test-release"}

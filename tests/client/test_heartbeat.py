@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -103,16 +102,6 @@ def test_a_heartbeat_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.M
     assert ended(beats)
 
 
-def test_ending_does_not_wait_for_the_period() -> None:
-    heart = Heartbeat()
-    before = set(threading.enumerate())
-    end = heart.keep(lambda: None, 3600.0)
-    (thread,) = set(threading.enumerate()) - before
-    end()
-    thread.join(TIMEOUT)
-    assert not thread.is_alive()
-
-
 @pytest.mark.parametrize("problem", [TransportError("no route"), KeyError("a bug")], ids=["expected", "unexpected"])
 def test_a_failed_heartbeat_is_logged_and_repeated(problem: Exception, caplog: pytest.LogCaptureFixture) -> None:
     heart = Heartbeat()
@@ -149,21 +138,6 @@ def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
         "[heartbeat-failed] a heartbeat failed: no route",
         "[heartbeat-failed] a heartbeat failed: gone again",
     ]
-
-
-def test_a_heartbeat_may_end_itself_and_start_others() -> None:
-    heart = Heartbeat()
-    ends: list[Callable[[], None]] = []
-    second = Beats()
-
-    def first() -> None:
-        ends.pop()()
-        ends.append(heart.keep(second, SHORT))
-
-    ends.append(heart.keep(first, SHORT))
-    second.wait(2)
-    ends.pop()()
-    assert ended(second)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -25,21 +25,6 @@ def refusal(raw: dict[str, str]) -> str:
     return str(raised.value)
 
 
-def test_by_default_there_is_no_tls_and_connections_are_shared() -> None:
-    settings = ClientSettings.from_options(MASTER)
-    assert (settings.tls, settings.shared_connections) == (None, True)
-    assert ClientSettings.from_options({**MASTER, "tubemq.tls.enabled": "false"}) == settings
-
-
-@pytest.mark.parametrize(("text", "shared"), [("true", True), ("false", False), (" False ", False)])
-def test_connections_are_shared_unless_switched_off(text: str, shared: bool) -> None:
-    assert ClientSettings.from_options({**MASTER, "tubemq.connections.shared": text}).shared_connections is shared
-
-
-def test_one_way_tls_trusts_the_system_by_default() -> None:
-    assert ClientSettings.from_options(ON).tls == TlsSettings()
-
-
 def test_every_option_of_tls(authority: Authority, client_cert: Certificate) -> None:
     ca, cert, key = str(authority.own.cert), str(client_cert.cert), str(client_cert.key)
     raw = {
@@ -55,12 +40,6 @@ def test_every_option_of_tls(authority: Authority, client_cert: Certificate) -> 
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert SECRET not in repr(settings)
     assert hash(settings) == hash(pickle.loads(pickle.dumps(settings)))
-
-
-@pytest.mark.parametrize(("text", "verified"), [("true", True), ("false", False)])
-def test_the_host_name_is_verified_unless_switched_off(text: str, verified: bool) -> None:
-    tls = ClientSettings.from_options({**ON, "tubemq.tls.verifyHostname": text}).tls
-    assert tls == TlsSettings(verify_hostname=verified)
 
 
 @pytest.mark.parametrize(
@@ -104,19 +83,6 @@ def test_tls_options_that_need_another_option(given: str, missing: str) -> None:
     problem = refusal({**ON, f"tubemq.tls.{given}": SECRET})
     assert problem.startswith(f"option 'tubemq.tls.{given}' needs 'tubemq.tls.{missing}' beside it: ")
     assert SECRET not in problem
-
-
-@pytest.mark.parametrize("name", ["tubemq.tls.enabled", "tubemq.tls.verifyHostname", "tubemq.connections.shared"])
-@pytest.mark.parametrize("text", ["yes", "", "1"])
-def test_a_switch_accepts_only_true_or_false(name: str, text: str) -> None:
-    assert refusal({**ON, name: text}).startswith(f"option '{name}' is {text!r}; expected true or false")
-
-
-@pytest.mark.parametrize("name", ["ca", "cert", "key"])
-def test_an_empty_file_name_is_an_error(name: str) -> None:
-    assert refusal({**ON, f"tubemq.tls.{name}": " "}).startswith(
-        f"option 'tubemq.tls.{name}' is ' '; expected the path of a PEM file"
-    )
 
 
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])

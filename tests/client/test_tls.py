@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import shutil
 import socket
@@ -136,13 +135,6 @@ def test_long_pipelines_do_not_block_each_other(authority: Authority, server_cer
             assert connection.reply(number) == response(body)
 
 
-def test_many_small_requests_in_few_writes(authority: Authority, server_cert: Certificate) -> None:
-    with connected(secured(answering(echo), server_cert), trusting(authority)) as connection:
-        numbers = [submit(connection, b"%d" % n) for n in range(2_000)]
-        for n, number in enumerate(numbers):
-            assert connection.reply(number) == response(b"%d" % n)
-
-
 def test_waiting_does_not_miss_bytes_that_are_decrypted_already(authority: Authority, server_cert: Certificate) -> None:
     """All replies come together, after the last request."""
 
@@ -253,10 +245,6 @@ def test_closing_sends_the_closing_alert(authority: Authority, server_cert: Cert
     assert ends == [b""]
 
 
-def test_versions_before_tls_1_2_are_not_offered(authority: Authority) -> None:
-    assert tls_context(trusting(authority)).minimum_version is TLS_1_2
-
-
 # Whom to trust
 
 
@@ -266,11 +254,6 @@ def test_a_server_of_an_unknown_authority_is_not_trusted(one_way: EmbeddedTubeMQ
         ProtocolError, match=rf"certificate of {master} is not trusted: .*; name the file .* 'tubemq\.tls\.ca'"
     ):
         connect(master, None, TIMEOUT, trusting(other_authority))
-
-
-def test_without_an_authority_only_those_of_the_system_are_trusted(one_way: EmbeddedTubeMQ) -> None:
-    with pytest.raises(ProtocolError, match=r"is not trusted: .*'tubemq\.tls\.ca'"):
-        connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings())
 
 
 def test_the_systems_authorities_are_trusted(
@@ -302,15 +285,6 @@ def test_the_authority_is_verified_even_if_names_are_not(server_cert: Certificat
         connect(peer.address, Framing.STANDARD, TIMEOUT, trusting(other_authority, verify_hostname=False))
 
 
-@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
-def test_a_server_that_asks_for_a_certificate_gets_it(
-    authority: Authority, server_cert: Certificate, client_cert: Certificate, version: ssl.TLSVersion
-) -> None:
-    peer = secured(answering(echo), server_cert, version, authority.own.cert)
-    with connected(peer, trusting(authority, client_cert)) as connection:
-        assert works(connection)
-
-
 # Plain and TLS mixed up
 
 
@@ -332,14 +306,6 @@ def test_tls_to_a_port_that_speaks_http_has_a_hint(authority: Authority) -> None
         peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with Peer(serve) as peer, pytest.raises(ProtocolError, match=r"does not speak TLS .*Check that it is the TLS port"):
-        connect(peer.address, None, TIMEOUT, trusting(authority))
-
-
-def test_tls_to_a_port_that_closes_has_a_hint(authority: Authority) -> None:
-    with (
-        Peer(lambda peer: peer.recv(1 << 16)) as peer,  # type: ignore[arg-type]
-        pytest.raises(TransportError, match=r"cannot connect to .*: the peer closed it in the TLS handshake. Check"),
-    ):
         connect(peer.address, None, TIMEOUT, trusting(authority))
 
 
@@ -410,16 +376,6 @@ def encrypted(client_cert: Certificate, tmp_path: Path) -> Path:
     return file
 
 
-def test_an_encrypted_key_is_opened_with_its_password(
-    authority: Authority, server_cert: Certificate, client_cert: Certificate, encrypted: Path
-) -> None:
-    tls = trusting(authority, client_cert, key=str(encrypted), key_password="open sesame")
-    peer = secured(answering(echo), server_cert, ca=authority.own.cert)
-    with connected(peer, pickle.loads(pickle.dumps(tls))) as connection:
-        assert works(connection)
-    assert "sesame" not in f"{tls} {tls!r} {ClientSettings(masters=(), tls=tls)!r}"
-
-
 @pytest.mark.parametrize(
     ("password", "problem"),
     [(None, "is missing"), ("", "does not open it"), ("close", "does not open it"), ("x" * 2000, "does not open it")],
@@ -443,18 +399,6 @@ def test_a_key_of_another_certificate_is_a_config_error(
         ConfigError, match=r"'tubemq\.tls\.key': .* are not a PEM certificate and its private key \(key val"
     ):
         tls_context(trusting(authority, client_cert, key=str(server_cert.key)))
-
-
-def test_files_that_are_no_pem_are_config_errors(
-    authority: Authority, client_cert: Certificate, tmp_path: Path
-) -> None:
-    junk = tmp_path / "junk.pem"
-    junk.write_text("no certificate\n")
-    with pytest.raises(ConfigError, match=rf"option 'tubemq\.tls\.ca': no PEM certificate in {junk}"):
-        tls_context(TlsSettings(ca=str(junk)))
-    for name in ("cert", "key"):
-        with pytest.raises(ConfigError, match=rf"'tubemq\.tls\.cert' and 'tubemq\.tls\.key': .*{junk}"):
-            tls_context(replace(trusting(authority, client_cert), **{name: str(junk)}))  # type: ignore[arg-type]
 
 
 # Writing and reading
@@ -483,15 +427,6 @@ def test_rows_are_written_and_read_over_tls(
         query = Query(tubemq, "pair", **at(tubemq, tls))
         query.run()
         forget_servers()
-    assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
-
-
-def test_long_rows_are_written_and_read_over_tls(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
-    rows = [bytes([number]) * 900_000 for number in range(40)]
-    tls = trusting(authority)
-    assert write(one_way, rows, **at(one_way, tls)) == 40
-    query = Query(one_way, "pair", **at(one_way, tls))
-    query.run()
     assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
 
 

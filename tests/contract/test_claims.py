@@ -129,32 +129,6 @@ def test_attempts_fence_each_other_in_turn(shelf: Shelf) -> None:
     assert begun[-1] + reading.rows_of(readers[-1]) == shelf.rows
 
 
-OLDER = ClaimId("tests", run=5, batch=5, task=5, attempt=5)
-
-
-@pytest.mark.parametrize(
-    "newer",
-    [
-        replace(OLDER, attempt=6),
-        replace(OLDER, batch=6, attempt=0),
-        replace(OLDER, batch=6, task=-1, attempt=0),
-    ],
-    ids=str,
-)
-def test_an_attempt_fails_if_a_newer_one_holds_the_partition(
-    shelf: Shelf, newer: ClaimId, waits: list[Callable[[], object]]
-) -> None:
-    assert shelf.register(newer, shelf.end) == 200
-    with pytest.raises(FencedError, match=f"newer attempt {newer} ") as raised:
-        next(shelf.reader(OLDER, claim_timeout=45))
-    assert raised.value.holder == str(newer)
-    assert shelf.unregister(newer) == 200
-    assert shelf.group_position() == shelf.end
-
-    assert shelf.register(OLDER) == 200
-    assert reading.rows_of(shelf.reader(newer)) == shelf.rows
-
-
 # Others
 
 

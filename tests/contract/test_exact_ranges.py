@@ -9,11 +9,9 @@ start and the partition is free.
 from __future__ import annotations
 
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -29,7 +27,7 @@ from tubemq_spark.protocol.metadata import Partition
 each_framing = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 
 LAYOUTS: list[Layout] = ["one", "three", "stores"]
-IN_MEMORY, LIVE, FLUSHED, MIXED, SEGMENTS, HOLES = 40, 60, 40, 40, 40, 30  # random cuts of one test
+IN_MEMORY, FLUSHED, MIXED, SEGMENTS, HOLES = 40, 40, 40, 40, 30  # random cuts of one test
 LONG = 45_000  # messages of a topic whose index has several segments
 
 
@@ -126,35 +124,6 @@ def test_in_memory(cluster: Cluster, group: str, rng: random.Random, layout: Lay
     scene.check(IN_MEMORY)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_while_producers_append(cluster: Cluster, group: str, rng: random.Random, layout: Layout) -> None:
-    scene = Scene(cluster, cluster.new_topic(layout), group, rng)
-    scene.send(500)
-    with producing(scene):
-        reads = [(cut, scene.read(*cut)) for cut in scene.cuts(LIVE)]
-    for cut, rows in reads:
-        assert rows == scene.expected(*cut), cut
-
-
-@contextmanager
-def producing(scene: Scene) -> Iterator[None]:
-    """Sends from another thread, over another connection, until the body ends."""
-    producer = replace(scene, rng=random.Random(scene.rng.random()))
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.wait(0.01):
-            producer.send(producer.rng.randint(1, 300))
-
-    with ThreadPoolExecutor(1) as executor:
-        running = executor.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-        running.result()
-
-
 @pytest.mark.parametrize("layout", ["one", "three"])
 @pytest.mark.parametrize("cluster", BOTH, indirect=True)
 def test_entries_without_a_message_shift_no_positions(
@@ -166,17 +135,6 @@ def test_entries_without_a_message_shift_no_positions(
     if layout == "one":  # else a reader waits for that: a hole may be a message that only files give out
         cluster.wait_flushed(scene.partitions[0].topic)
     scene.check(HOLES)
-
-
-def test_ranges_without_messages(cluster: Cluster, group: str, rng: random.Random) -> None:
-    scene = Scene(cluster, cluster.new_topic("three"), group, rng)
-    first, second, silent, *_ = scene.partitions
-    scene.send(50, [first, second])
-    scene.send(20, [first], holes=True)
-    scene.send(50, [first, second])
-    for start, end in [(0, 1), (0, 120), (40, 100), (119, 120)]:
-        assert scene.read(silent, start * UNIT, end * UNIT) == []
-    assert scene.read(first, 50 * UNIT, 70 * UNIT) == []
 
 
 @each_framing

@@ -15,7 +15,6 @@ from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.group_claims import GroupClaims
-from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
@@ -110,14 +109,6 @@ def test_a_look_tells_positions_and_leaves_the_partitions_free(scene: Scene) -> 
     with scene.driver() as claims:
         assert claims.look(scene.partitions) == {one: (9 * UNIT, end) for one, end in scene.ends.items()}
         assert scene.positions() == scene.all_at(9 * UNIT)
-
-
-def test_visitors_find_where_stores_begin_and_end(scene: Scene) -> None:
-    """Each ends the claims of the one before."""
-    for _ in range(2):
-        visitor = reading.visitor(scene.cluster, scene.group)
-        assert Prober(visitor).extents(scene.partitions) == {one: (0, end) for one, end in scene.ends.items()}
-    visitor.close()
 
 
 @pytest.mark.parametrize("position", [0, 30 * UNIT])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
-from tests.messages import partitions, settings
+from tests.messages import settings
 from tests.stored import stored_in
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
@@ -65,15 +65,3 @@ def test_brokers_filter_messages_by_type(cluster: Cluster, filters: list[str], t
     send(cluster, topic)
     found = Counter(message.body for message in stored_in(cluster, topic, filters=filters))
     assert found == Counter(body for body, _, msg_type, _ in MESSAGES if msg_type in types)
-
-
-def test_every_message_is_stored_once_and_every_partition_gets_some(cluster: Cluster) -> None:
-    topic, count = cluster.new_topic("stores"), 3000
-    with Producer(settings(cluster)) as producer:
-        for number in range(count):
-            producer.send(topic, b"%d" % number)
-        acknowledged = producer.flush()
-    stored = stored_in(cluster, topic)
-    assert Counter(message.body for message in stored) == {b"%d" % number: 1 for number in range(count)}
-    assert Counter(message.partition for message in stored) == acknowledged
-    assert acknowledged.keys() == set(partitions(cluster, topic))

@@ -6,21 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 
 import pytest
 
 from tests.differential.bench import Bench
 from tests.differential.generate import FAMILIES, scripts
-from tests.differential.play import Line, Target
 from tests.differential.regressions import REGRESSIONS
 from tests.differential.script import Script
-from tests.differential.servers import Embedded, Real, Store
+from tests.differential.servers import Embedded, Real
 from tests.differential.shrink import findings, report
-from tubemq_spark.protocol.constants import Method
-from tubemq_spark.protocol.envelope import Response, decode_reply, encode_reply, parse
-from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 pytestmark = pytest.mark.real
 
@@ -76,108 +71,3 @@ def test_the_same_random_scripts_get_equal_replies(bench: Bench) -> None:
 @pytest.mark.thorough
 def test_new_random_scripts_get_equal_replies(bench: Bench, seed: str) -> None:
     assert_equal(bench, random_scripts(seed, 280, ALL))
-
-
-class Liar(Target):
-    """A view of a server in which `change` changes replies to `method`; None keeps a reply."""
-
-    def __init__(self, honest: Target, method: Method, change: Callable[[bytes], bytes | None]) -> None:
-        super().__init__("liar", honest.master, honest.broker, honest.framing, honest.known)
-        self.method = method
-        self.change = change
-
-    def line(self, to_master: bool) -> Line:
-        return LyingLine(super().line(to_master), self)
-
-
-class LyingLine(Line):
-    def __init__(self, line: Line, liar: Liar) -> None:
-        self.__dict__.update(line.__dict__)
-        self._line = line
-        self._liar = liar
-
-    def send(self, body: bytes) -> int:
-        return self._line.send(body)
-
-    def receive(self, serial_no: int) -> bytes:
-        body = self._line.receive(serial_no)
-        reply = decode_reply(body)
-        if isinstance(reply, Response) and reply.method == self._liar.method:
-            changed = self._liar.change(reply.data)
-            if changed is not None:
-                return encode_reply(Response(reply.method, changed))
-        return body
-
-
-class Lying:
-    """A server whose target is a liar."""
-
-    def __init__(self, server: Embedded, target: Target) -> None:
-        self._server = server
-        self.target = target
-
-    def flush(self, stores: Iterable[Store]) -> None:
-        self._server.flush(stores)
-
-    def expire(self) -> None:
-        self._server.expire()
-
-
-def without_last_message(data: bytes) -> bytes | None:
-    reply = parse(broker_pb.GetMessageResponseB2C, data)
-    if not reply.messages:
-        return None
-    del reply.messages[-1]
-    return reply.SerializeToString()
-
-
-def messages_reversed(data: bytes) -> bytes | None:
-    reply = parse(broker_pb.GetMessageResponseB2C, data)
-    messages = list(reply.messages)
-    del reply.messages[:]
-    reply.messages.extend(reversed(messages))
-    return reply.SerializeToString()
-
-
-def another_text(data: bytes) -> bytes | None:
-    reply = parse(broker_pb.GetMessageResponseB2C, data)
-    reply.errMsg = reply.errMsg.replace("reached", "has reached")
-    return reply.SerializeToString()
-
-
-def committed_further(data: bytes) -> bytes | None:
-    reply = parse(broker_pb.CommitOffsetResponseB2C, data)
-    reply.currOffset += 28
-    return reply.SerializeToString()
-
-
-def unset(data: bytes) -> bytes | None:
-    reply = parse(broker_pb.HeartBeatResponseB2C, data)
-    reply.ClearField("hasPartFailure")
-    return reply.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("method", "change", "field", "steps"),
-    [
-        (Method.GET_MESSAGE, without_last_message, "messages", 3),
-        (Method.GET_MESSAGE, messages_reversed, "messages", 4),
-        (Method.GET_MESSAGE, another_text, "errMsg", 2),
-        (Method.COMMIT_OFFSET, committed_further, "currOffset", 2),
-        (Method.PARTITION_HEARTBEAT, unset, "hasPartFailure", 1),
-    ],
-)
-def test_finds_a_changed_reply(
-    pair: tuple[Real, Embedded],
-    method: Method,
-    change: Callable[[bytes], bytes | None],
-    field: str,
-    steps: int,
-) -> None:
-    one, other = pair
-    with closing(Liar(other.target, method, change)) as liar:
-        bench = Bench(one, Lying(other, liar), STORES)
-        (found,) = findings(bench, bench.run([HONEST]).differences, limit=1)
-    assert found.smallest.fields == [field]
-    assert len(found.smallest.script.steps) == steps
-    assert found.is_steady

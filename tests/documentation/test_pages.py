@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.certificates import Authority, Certificate
-from tests.documentation.pages import RUN, SHELL, Shell, blocks, blocks_of, check_shell_syntax, pages
+from tests.documentation.pages import RUN, SHELL, Shell, blocks, check_shell_syntax, pages
 from tests.documentation.preparations import ADDRESS, PREPARATIONS, Given, prepare_nothing
 from tests.documentation.test_translations import TRANSLATIONS
 from tests.spark.queries import TOO_LATE
@@ -67,50 +66,10 @@ def run_page(page: str, given: Given) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_block_that_does_not_run_says_why(page: str) -> None:
-    reasons = [block.not_run for block in blocks(page) if block.not_run is not None]
-    assert all(len(reason) > 20 for reason in reasons)
-
-
-@pytest.mark.parametrize("page", PAGES)
 def test_bash_understands_the_commands_of_a_page(page: str) -> None:
     for block in blocks(page):
         if block.language in SHELL:
             check_shell_syntax(block.code)
 
 
-def test_every_preparation_belongs_to_a_page() -> None:
-    assert set(PREPARATIONS) <= set(PAGES)
-
-
 # The parser, which would run nothing if the pages had another form
-
-SMALL = "# Title\n\n```python\nprint('a b')\n```\n\n```text\na ... b\n```\n"
-
-
-def test_a_block_has_its_line_and_the_output_that_follows() -> None:
-    (block,) = blocks_of(SMALL)
-    assert (block.language, block.code, block.line, block.output) == ("python", "print('a b')\n", 4, "a ... b\n")
-    (alone,) = blocks_of(SMALL.replace("```\n\n```text", "```\n\nElsewhere:\n\n```text"))
-    assert alone.output is None
-
-
-def test_a_block_may_say_why_it_does_not_run() -> None:
-    (block,) = blocks_of("```python\nx\n```\n*Not run by the tests: it needs a\ncluster.*\n")
-    assert block.not_run == "it needs a cluster."
-    (block,) = blocks_of("```python\nx\n```\n\nText.\n\n*Not run by the tests: no.*\n")
-    assert block.not_run is None
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("1 / 0", ZeroDivisionError),
-        ("print('c')", AssertionError),
-        ("def test_it():\n    assert False", AssertionError),
-    ],
-)
-def test_a_wrong_block_fails(code: str, error: type[Exception], tmp_path: Path) -> None:
-    (block,) = blocks_of(f"```python\n{code}\n```\n\n```text\n{'' if 'def' in code else 'b'}\n```\n")
-    with pytest.raises(error):
-        Shell("page.md", None, tmp_path, {}).paste(block)  # type: ignore[arg-type]

@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.clocks import SkippingClock, UseTimings
-from tests.clusters.embedded import embedded_cluster
-from tests.real.topics import TopicSpec
-from tests.sending import connect
 from tests.waiting import wait_until
 from tests.without_spark.query import Query, counts, fill, options, settings, stored, write
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -168,39 +165,7 @@ def test_a_write_task_fails_if_its_broker_does_not_come_back(tubemq: EmbeddedTub
     assert write(tubemq, ROWS) == len(ROWS)
 
 
-def test_rows_go_to_the_other_broker_while_one_is_down(skipping_clock: SkippingClock) -> None:
-    with embedded_cluster(topics={"pair": TopicSpec(partitions=2)}, brokers=2) as cluster:
-        connect(cluster)
-        with cluster.tubemq.on("send_message", nth=20, times=1).run(lambda: cluster.tubemq.stop_broker(1)):
-            assert write(cluster.tubemq, ROWS) == len(ROWS)
-        cluster.tubemq.start_broker(1)
-        assert set(counts(cluster.tubemq)) == set(ROWS)
-
-
 # Messages that are gone
-
-
-@pytest.mark.parametrize("refilled", [False, True], ids=["shorter", "other messages there"])
-def test_a_crash_that_loses_messages_of_a_planned_batch_fails_the_query(tubemq: EmbeddedTubeMQ, refilled: bool) -> None:
-    """The run fails because of the loss, and so does each later run."""
-    fill(tubemq, 90)
-    fill(tubemq, 90, flush=False)
-    query = Query(tubemq, "one")
-
-    def lose() -> None:
-        tubemq.crash_broker(1)
-        tubemq.start_broker(1)
-        fill(tubemq, 60 if refilled else 0, flush=False)
-
-    texts = []
-    tubemq.on("get_message", client="_p", nth=3, times=1).run(lose)
-    for _ in range(2):
-        with pytest.raises(DataLossError, match=r"^1:one:0: messages of the range \[0, 1680\) are lost: ") as lost:
-            query.run()
-        texts.append(str(lost.value))
-        assert (lost.value.asked, lost.value.offered) == (60 * UNIT, (50 if refilled else 30) * UNIT)
-    assert texts[0] == texts[1]
-    assert not query.rows
 
 
 @pytest.mark.parametrize("topic", ["one", "pair"])

@@ -13,7 +13,6 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.golden import capture
-from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import envelope
 from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
@@ -89,31 +88,7 @@ def talk(request: pytest.FixtureRequest) -> Conversation:
     return conversation(request.param)
 
 
-def test_there_are_both_framings_and_both_releases() -> None:
-    assert set(FILES) == {"tubemq-1.2.0-standard", "tubemq-1.2.0-prefixed", "tubemq-2.5-standard"}
-
-
 # Frames
-
-
-@pytest.mark.parametrize("cut", [1, 7, 8192, 1 << 20])
-def test_replies_decode_the_same_however_the_bytes_are_cut(talk: Conversation, cut: int) -> None:
-    wire = b"".join(exchange.reply for exchange in talk.exchanges.values())
-    decoder = FrameDecoder(talk.framing)
-    frames = [frame for start in range(0, len(wire), cut) for frame in decoder.feed(wire[start : start + cut])]
-    assert frames == [talk.frame(exchange.reply) for exchange in talk.exchanges.values()]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_returns_a_reply_before_the_next_one_is_complete(talk: Conversation, name: str) -> None:
-    data = talk.exchanges[name].reply
-    frame = talk.frame(data)
-    decoder = FrameDecoder(talk.framing)
-    assert decoder.feed(data[:-1]) == []
-    assert decoder.feed(data[-1:] + data[:9]) == [frame]
-    assert decoder.feed(data[9:] + b"some garbage") == [frame]
-    with pytest.raises(ProtocolError):
-        decoder.feed(b"")
 
 
 @pytest.mark.parametrize("name", NAMES)

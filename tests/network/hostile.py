@@ -47,12 +47,6 @@ def largest_frame(serial_no: int, reply: Response) -> Iterator[bytes]:
     yield encode_frame(serial_no, encode_reply(Response(reply.method, data)), Framing.STANDARD)
 
 
-def too_many_blocks(serial_no: int, reply: Response) -> Iterator[bytes]:
-    """A frame of two thousand million blocks, which come for ever."""
-    yield struct.pack(">Iii", RPC_PROTOCOL_BEGIN_TOKEN, serial_no, 2**31 - 1)
-    yield from _endless_blocks()
-
-
 def endless_blocks(serial_no: int, reply: Response) -> Iterator[bytes]:
     """A frame of as many blocks as are allowed, and more blocks for ever."""
     yield struct.pack(">Iii", RPC_PROTOCOL_BEGIN_TOKEN, serial_no, _MOST_BLOCKS)

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the encoder of sends and the parser of their answers with the plain ones.
-
-`python -m tests.protocol.send_differences --count 1000000` compares so many conversations. The tests compare a few.
-"""
+"""Compares the encoder of sends and the parser of their answers with the plain ones."""
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -218,20 +214,3 @@ def compare_answers(chance: random.Random) -> bool:
     if "error" not in wanted:
         assert rpc.unanswered == len(numbers) - len(wanted)
     return all(what == ACK for what in wanted)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    chance = random.Random(given.seed)
-    sends = acknowledged = 0
-    for _ in range(given.count):
-        sends += compare_frames(chance)
-        acknowledged += compare_answers(chance)
-    print(f"{given.count} times the same answers, and the same bytes of {sends} sends; {acknowledged} had only acks")
-
-
-if __name__ == "__main__":
-    main()

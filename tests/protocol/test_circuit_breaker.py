@@ -122,35 +122,12 @@ all_counts = st.builds(FailureStats, counters, counters, counters, st.just(0), m
 clusters = st.dictionaries(st.integers(1, 40), all_counts, max_size=20)
 
 
-def is_failing(stats: FailureStats) -> bool:
-    return stats.total > 0 or (stats.in_flight_since is not None and T - stats.in_flight_since > SLOW_AFTER)
-
-
-@given(clusters, st.integers(0, 60))
-def test_never_more_brokers_are_avoided_than_allowed(brokers: dict[int, FailureStats], more: int) -> None:
-    known = len(brokers) + more
-    avoided = [one for one in breaker_states(brokers, known, T).values() if one.avoid_until > one.backoff_until]
-    assert len(avoided) <= max_avoided(known) <= max(1, known // 3)
-    assert known == 0 or max_avoided(known) < known
-
-
-@given(clusters)
-def test_only_failed_or_slow_brokers_have_a_state(brokers: dict[int, FailureStats]) -> None:
-    assert set(breaker_states(brokers, 60, T)) == {one for one, stats in brokers.items() if is_failing(stats)}
-
-
 @given(clusters, st.integers(20, 60))
 def test_the_backoff_is_never_longer_than_the_avoidance(brokers: dict[int, FailureStats], known: int) -> None:
     for one, state in breaker_states(brokers, known, T).items():
         assert state.backoff_until <= state.avoid_until <= max(T + SLOW_AFTER, brokers[one].last + 120.0)
         assert state.backoff_until <= brokers[one].last + 3.0
         assert state.half_open == (brokers[one].total > 0)
-
-
-@given(st.integers(0, 1000))
-def test_the_backoff_of_a_partition_is_never_longer_than_the_avoidance(failed: int) -> None:
-    state = partition_breaker_state(FailureStats(failed=failed, last=T))
-    assert state.backoff_until <= state.avoid_until == T + 3.0
 
 
 @given(all_counts, st.sampled_from(["lost", "refused", "full"]))
@@ -162,9 +139,3 @@ def test_more_failures_never_shorten_anything(stats: FailureStats, kind: str) ->
     assert less.backoff_until <= more.backoff_until
     assert less.avoid_until <= more.avoid_until
     assert more.half_open
-
-
-@given(clusters, st.integers(20, 60))
-def test_a_larger_cluster_never_avoids_a_broker_for_less_time(brokers: dict[int, FailureStats], known: int) -> None:
-    small, large = breaker_states(brokers, known, T), breaker_states(brokers, known + 1, T)
-    assert all(small[one].avoid_until <= large[one].avoid_until for one in small)

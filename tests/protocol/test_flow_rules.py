@@ -71,11 +71,6 @@ def test_optional_numbers_of_a_pause(pause: dict[str, Any], expected: FetchPause
     assert Limits.parse(text_of(pause, kind=3)).pause == expected
 
 
-@pytest.mark.parametrize("text", ["", " ", "[]", " [ ] "])
-def test_texts_without_a_rule(text: str) -> None:
-    assert Limits.parse(text) == Limits()
-
-
 def test_a_later_record_replaces_an_earlier_one_of_its_type() -> None:
     text = json.dumps([{"type": 1, "rule": [EMPTY]}, {"type": 1, "rule": [{"zeroCnt": 1, "freqInMs": 7}]}])
     assert Limits.parse(text) == Limits(empty=(EmptyWait(1, 7),))
@@ -160,10 +155,6 @@ def test_any_text_gives_a_rule(text: str) -> None:
 # Rules in replies of the master
 
 
-def test_the_client_has_no_rules_at_first() -> None:
-    assert FlowRules().known() == OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2)
-
-
 def test_later_replies_only_repeat_the_ids_of_rules() -> None:
     first = OpsTaskInfo(
         defFlowCheckId=11,
@@ -237,18 +228,6 @@ def test_a_data_limit_applies_to_a_lag_and_a_time_of_day(lag: int, at: int, fits
     assert data_limit(FlowRules(group=rule), lag, at) == ((rule, DATA_LIMIT) if fits else None)
 
 
-@pytest.mark.parametrize(
-    ("in_minute", "in_share", "used_up"),
-    [(0, 0, False), (119, 9, False), (120, 0, True), (0, 10, True), (119, 10, True)],
-)
-def test_a_data_limit_applies_to_a_minute_and_to_its_twelfths(in_minute: int, in_share: int, used_up: bool) -> None:
-    assert DATA_LIMIT._replace(per_minute=120).is_used_up(in_minute, in_share) is used_up
-
-
-def test_a_limit_of_zero_is_always_exhausted() -> None:
-    assert DATA_LIMIT._replace(per_minute=0).is_used_up(0, 0)
-
-
 MORNING = DATA_LIMIT._replace(start=0, end=1200)
 FAR_BEHIND = DATA_LIMIT._replace(lag=1 << 30, wait_ms=5000)
 OF_DEFAULT = DATA_LIMIT._replace(wait_ms=700)
@@ -289,12 +268,6 @@ def test_waits_after_empty_fetches(
     ]:
         found = flow.empty_wait(rules, answers)
         assert (found and found[1].wait_ms) == wait_ms
-
-
-@pytest.mark.parametrize(("filtered", "slow", "wait_ms"), [(False, False, 5), (False, True, 5), (True, False, 100)])
-def test_pauses_differ_by_reader(filtered: bool, slow: bool, wait_ms: int) -> None:
-    assert FetchPause(5, 100, 400).wait_ms(filtered=filtered, slow=slow) == wait_ms
-    assert FetchPause(5, 100, 400).wait_ms(filtered=True, slow=True) == 400
 
 
 def test_the_groups_pause_replaces_the_default_one_even_if_it_is_zero() -> None:

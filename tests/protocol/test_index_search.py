@@ -156,30 +156,6 @@ def test_entries_without_times_are_read_at_most_twice() -> None:
     assert timed.fetches <= 2 * len(untimed) / 3000 + 4 * math.log2(size)
 
 
-def probe_all(timed: TimedStore, search: Search) -> None:
-    while (probe := search.next_probe()) is not None:
-        timed.fetches += probe.fetches
-        begin = timed.store.seek(probe.position).curr_offset
-        search.found(
-            begin, [_outcome(timed.store.fetch(OURS)) for _ in range(probe.fetches)], timed.store.seek(0).max_offset
-        )
-
-
-@pytest.mark.parametrize("share", [1, 3])
-def test_a_search_gives_up_before_it_has_read_a_whole_store_without_times(
-    share: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(index_search, "MOST_UNTIMED", 2_000)
-    timed = spread(60_000, share, untimed=range(60_000), per_fetch=300)
-    search = Search(0, 0, timed.end, timed.time_of)
-    probe_all(timed, search)
-    assert search.is_hopeless
-    assert search.position is None
-    assert not search.times.are_found
-    assert search.times.untimed >= 2_000
-    assert timed.fetches <= 2_000 * share / 300 + 33 + 16
-
-
 def test_a_search_samples_the_whole_store_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_search, "MOST_UNTIMED", 2_000)
     timed = spread(40_000, 1, untimed=range(2_000, 38_000))
@@ -196,12 +172,6 @@ def test_entries_of_other_partitions_take_few_probes() -> None:
     timed.probes = timed.fetches = 0
     assert timed.search(2) == 50_000 * UNIT
     assert timed.probes <= 2 * 60_000 / (8 * 4000) + 2 * math.log2(60_000)
-
-
-def test_an_empty_store_needs_no_probe() -> None:
-    search = Search(0, 5 * UNIT, 5 * UNIT, lambda message: None)
-    assert search.next_probe() is None
-    assert search.position == 5 * UNIT
 
 
 def one(number: int) -> Message:

@@ -89,13 +89,3 @@ def test_shares_are_nearly_even(brokers: int, count: int) -> None:
     even = SLOTS / len(partitions)
     assert set(shares) == set(partitions)
     assert max(abs(share - even) for share in shares.values()) < 4 * even**0.5  # four standard deviations
-
-
-def test_numbers_in_a_row_are_spread_over_the_slots() -> None:
-    shares = Counter(slot_of(b"%d" % number) for number in range(20 * SLOTS))
-    assert len(shares) == SLOTS
-    assert max(shares.values()) < 3 * 20
-
-
-def test_repr_shows_the_number_of_partitions() -> None:
-    assert repr(KeyMap(EIGHT)) == "<KeyMap of 8 partitions>"

@@ -6,8 +6,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.protocol.send_differences import Send, compare_frames, encoded, plain_frame
 from tubemq_spark.errors import ProtocolError
@@ -25,14 +23,6 @@ def test_random_sends_have_the_same_bytes(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(25):
         compare_frames(chance)
-
-
-@given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, (1 << 31) - 100))
-def test_bodies_have_the_same_bytes(bodies: list[bytes], first: int) -> None:
-    sends = [Send(body, b"a=b", ("news", "202611222031")) for body in bodies]
-    data, sizes = encoded(SendEncoder(Framing.STANDARD, 10_000), first, TARGET, sends)
-    wanted = [plain_frame(first + n, TARGET, send) for n, send in enumerate(sends)]
-    assert (data, sizes) == (b"".join(wanted), list(map(len, wanted)))
 
 
 @pytest.mark.parametrize("framing", Framing)

@@ -153,12 +153,6 @@ def test_attributes_that_do_not_apply_are_left_out() -> None:
     assert read([(body, attributes)])[0][1].keys() == {"dead_reason", "dead_time", "dead_letter", "dead_value"}
 
 
-def test_reasons_stay_readable() -> None:
-    """Only the characters that need it are percent-encoded."""
-    reason = "row 3 of task partition 1: it has the type 'x' (text)"
-    assert attributes_of(Cells(b"v"), reason=reason)["dead_reason"] == reason
-
-
 @pytest.mark.parametrize("limit", [1000, MEBIBYTE])
 def test_a_long_value_is_cut_into_as_few_pieces_as_possible(limit: int) -> None:
     value = bytes(number % 251 for number in range(3 * limit))
@@ -170,15 +164,6 @@ def test_a_long_value_is_cut_into_as_few_pieces_as_possible(limit: int) -> None:
     assert {each["dead_topic"] for each in found} == {"orders"}
     assert {len(body) for body, _ in messages[:-1]} == {len(messages[0][0])}
     assert len(messages[0][0]) > limit - (8192 if limit == MEBIBYTE else 600)
-
-
-def test_long_columns_precede_the_value() -> None:
-    cells = Cells(b"value", "t" * 2000, {"k" * 60_000: None})
-    messages = sent(cells, 1000)
-    found = [attributes for _, attributes in read(messages)]
-    assert {"dead_topic", "dead_attributes"}.isdisjoint(found[0])
-    assert {each["dead_head"] for each in found} == {str(sum(len(body) for body, _ in messages) - len(b"value"))}
-    assert row_again(messages) == cells
 
 
 @pytest.mark.parametrize(("reason", "limit"), [("x" * 10_000, MEBIBYTE), ("日" * 10_000, MEBIBYTE), ("=" * 400, 1000)])
@@ -245,8 +230,3 @@ def test_rows_of_unknown_origin_are_no_copies(unknown: str) -> None:
     origin: dict[str, Any] = {"spark_id": "write", "spark_partition": 1, "row": 3, unknown: None}
     found = [names(DeadLetter(Cells(b"v"), "because", NOON, **origin).messages(1000)) for _ in range(2)]
     assert found[0].isdisjoint(found[1])
-
-
-def test_batch_writes_have_no_batch() -> None:
-    found = [names(DeadLetter(Cells(b"v"), "because", NOON, "write", None, 1, 3).messages(1000)) for _ in range(2)]
-    assert found[0] == found[1]

@@ -15,7 +15,14 @@ from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.options import DEAD_LETTER, SINK_OPTIONS, EffectivelyOnceOptions, PackLimits, SinkOptions
+from tubemq_spark.sink.options import (
+    DEAD_LETTER,
+    SINK_OPTIONS,
+    EffectivelyOnceOptions,
+    PackLimits,
+    SinkOptions,
+    normal_path,
+)
 from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions, check_options
 
 MASTER = {"tubemq.master": "127.0.0.1:8715"}
@@ -306,3 +313,37 @@ def test_the_password_is_pickled_but_not_shown() -> None:
 def test_secrets_of_a_folder_are_not_shown() -> None:
     options = SinkOptions.from_options({**MASTER, "receipts": "s3://me:geheim@bucket/x"})
     assert "geheim" not in repr(options)
+
+
+# Spellings of checkpoint folders
+
+
+ROOTED = ["/x", "/x/", "//x", "///x//", "/./x", "/y/../x", " /x ", "dbfs:/x", "dbfs:///x", "hdfs:/x", "hdfs:///x"]
+SAME = [
+    [*ROOTED, "file:/x", "file:///x", "FILE:///x/", "file:////x", "file://localhost/x"],
+    ["/a/b", "/a//b", "file:/a/b/", "dbfs:/a//b"],
+    ["s3://bucket/a/b", "s3a://bucket/a/b", "s3n://bucket/a/b/", "S3A://Bucket//a/./b"],
+    ["s3://bucket", "s3a://bucket/", "s3://bucket//"],
+    ["hdfs://node/x", "hdfs://node:8020/x", "HDFS://NODE/x/"],
+    ["hdfs://node:9000/x"],
+    ["hdfs://other/x"],
+    ["abfs://box@account.dfs.core.windows.net/x", "abfss://box@account.dfs.core.windows.net/x/"],
+    ["wasb://box@account.blob.core.windows.net/x", "wasbs://box@account.blob.core.windows.net/x"],
+    ["gs://bucket/x", "gs://bucket/x/"],
+    ["gs://bucket/X"],
+    ["x", "./x", "x/", "y/../x"],
+    ["x y/%20"],
+    ["C:/x", "C:/x/"],
+    ["/x:y/z"],
+    ["/", "//", "file:///"],
+    ["", " "],
+]
+
+
+@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
+def test_spellings_of_one_folder_are_equal(spellings: list[str]) -> None:
+    assert {normal_path(one) for one in spellings} == {spellings[0]}
+
+
+def test_different_folders_stay_different() -> None:
+    assert len({normal_path(spellings[0]) for spellings in SAME}) == len(SAME)

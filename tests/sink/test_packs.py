@@ -154,12 +154,6 @@ def test_a_row_that_fits_into_no_pack_is_refused_at_once() -> None:
     assert sent.values == [[b"a"]]
 
 
-def test_a_row_of_an_unknown_topic_is_in_no_pack() -> None:
-    cells = row(b"a", topic="unknown")
-    encoded = RowEncoder(None, BodyCodec("inlongmsg"), stamped=False).encode(cells)
-    assert not Sent().packs().add(0, encoded, cells, [b"a"])
-
-
 def test_a_pack_does_not_wait_for_long() -> None:
     sent = Sent()
     packs = sent.packs(wait=5.0)
@@ -248,31 +242,6 @@ def write(
         stored = [decompress(codec, body) for body in stored]
     assert sum(written.rows.values()) == len(stored)
     return [[body for _, part in unpack(pack) for body in part.to_pylist()] for pack in stored]
-
-
-@pytest.mark.parametrize(
-    "columns", [{}, {"inlong_time": pa.array([*range(2500)], pa.timestamp("ms"))}], ids=["equal", "times"]
-)
-def test_rows_become_packs(columns: dict[str, pa.Array]) -> None:
-    found = write(2500, **columns)
-    assert sorted(value for part in found for value in part) == sorted(b"%d" % n for n in range(2500))
-    assert len(found) < (60 if not columns else 500)
-    assert all(part == sorted(part, key=int) for part in found)
-
-
-def test_bad_rows_are_left_out_of_packs() -> None:
-    values: list[bytes | None] = [b"%d" % n for n in range(300)]
-    values[7], values[150] = None, bytes(LIMIT)
-    found = write(300, "drop", value=pa.array(values))
-    good = [value for n, value in enumerate(values) if n not in (7, 150)]
-    assert sorted(value for part in found for value in part) == sorted(good)  # type: ignore[type-var]
-
-
-def test_a_bad_row_is_named() -> None:
-    values: list[bytes | None] = [b"%d" % n for n in range(300)]
-    values[150] = bytes(LIMIT)
-    with pytest.raises(ConfigError, match=r"^row 150 of the task.*takes 1000 at most"):
-        write(300, value=pa.array(values))
 
 
 @pytest.mark.parametrize("keys", [1, 2])

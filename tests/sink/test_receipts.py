@@ -23,7 +23,6 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink import output_dir
 from tubemq_spark.sink import receipts as receipts_module
-from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.receipts import SCHEMA, Receipts, check_folder, write_receipts
 
 ID = "3f6c2c0e-9d1b-4a53-8e55-1f0a4c6f7b11"
@@ -112,11 +111,6 @@ def test_each_batch_has_a_file(tmp_path: Path, batch: int | None, name: str) -> 
     assert os.listdir(tmp_path) == [name]
 
 
-@pytest.mark.parametrize("parts", [[], [packed(0, []), packed(1, [])]], ids=["no tasks", "tasks without rows"])
-def test_an_empty_batch_has_an_empty_file(tmp_path: Path, parts: list[bytes]) -> None:
-    assert read(write_receipts(str(tmp_path), ID, 7, parts)) == []
-
-
 @pytest.mark.parametrize("spark_id", ["", "_hidden", ".hidden", "a/b", "..", "a b"])
 def test_ids_that_cannot_name_a_file_are_refused(tmp_path: Path, spark_id: str) -> None:
     with pytest.raises(ValueError, match="cannot name a file"):
@@ -124,22 +118,7 @@ def test_ids_that_cannot_name_a_file_are_refused(tmp_path: Path, spark_id: str) 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
-    folder = tmp_path / "receipts"
-    check_folder(str(folder))
-    folder.rmdir()
-    assert read(write_receipts(str(folder), ID, 1, [])) == []
-
-
 # A batch that is committed again
-
-
-def test_a_repeated_commit_writes_the_same_file(tmp_path: Path) -> None:
-    parts = [packed(1, [landed(1), landed(0)]), packed(0, [landed(0)])]
-    content = Path(write_receipts(str(tmp_path), ID, 1, parts)).read_bytes()
-    file = Path(write_receipts(str(tmp_path), ID, 1, parts))
-    assert file.read_bytes() == content
-    assert os.listdir(tmp_path) == [file.name]
 
 
 UNKNOWN = {"offset": None, "time": None}
@@ -207,14 +186,6 @@ def test_no_row_is_lost_from_the_file(tmp_path: Path) -> None:
         *expected(1, 2, [landed(0, **UNKNOWN)]),
     ]
     assert read(write_receipts(str(tmp_path), ID, 1, [])) == read(file)
-
-
-def test_files_of_other_batches_and_ids_do_not_change(tmp_path: Path) -> None:
-    one = write_receipts(str(tmp_path), ID, 1, [packed(0, [landed(0)])])
-    write_receipts(str(tmp_path), ID, 2, [packed(0, [landed(0, offset=56)])])
-    write_receipts(str(tmp_path), ID, None, [packed(0, [landed(0, offset=56)])])
-    write_receipts(str(tmp_path), "another", 1, [packed(0, [landed(0, offset=56)])])
-    assert read(one) == [*expected(1, 0, [landed(0)])]
 
 
 def parquet_with(name: bytes) -> bytes:
@@ -311,13 +282,3 @@ def test_spark_reads_the_folder(tmp_path: Path, spark: SparkSession) -> None:
 
 
 # The option
-
-
-@pytest.mark.parametrize(("given", "read_as"), [({}, None), ({"receipts": " s3://bucket/a b "}, "s3://bucket/a b")])
-def test_the_option_names_the_folder(given: dict[str, str], read_as: str | None) -> None:
-    assert SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", **given}).receipts == read_as
-
-
-def test_a_blank_option_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^option 'receipts' is ' '; expected a folder: a path of the driver's"):
-        SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", "receipts": " "})

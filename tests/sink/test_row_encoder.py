@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tubemq_spark.sink.row_encoder import digest_of
-from tubemq_spark.sink.schema import Cells
+from tubemq_spark.compression import CODECS, decompress
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.row_encoder import BodyCodec, digest_of
+from tubemq_spark.sink.schema import BadRowError, Cells
+from tubemq_spark.source.inlong import Head, unpack
 
 NONE = Cells(*[None] * len(Cells._fields))
 # These never change: another attempt of a task, by another Python, must find the rows of the earlier one.
@@ -50,3 +56,107 @@ def test_different_rows_have_different_digests(column: str) -> None:
     texts: Any = [None, b"", b"a"] if column in ("value", "key") else [None, "", "a"]
     found = {digest_of(NONE._replace(**{"value": b"v", column: text})) for text in texts}
     assert len(found) == (2 if column == "value" else 3)  # no row without a value is sent
+
+
+# Bodies: packs that the source and InLong's own class read, and fewer bytes
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
+PACKS = BodyCodec("inlongmsg")
+MOMENT = 1_709_251_140_123
+ROW = Cells(b"single", inlong_group="g_one", inlong_stream="s_one", inlong_time=MOMENT)
+
+
+def read_back(cells: Cells) -> tuple[Head, bytes]:
+    ((head, (body,)),) = unpack(PACKS.encode(cells.value or b"", cells))
+    return head, body.as_py()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("body", [b"", b"body " * 99], ids=len)
+def test_bodies_are_compressed(codec: str, body: bytes) -> None:
+    """Empty bodies are compressed too, so that readers need not handle them differently."""
+    form = BodyCodec(compression=codec)
+    assert form.attribute == f"spark_compression={codec}".encode()
+    assert decompress(codec, form.encode(body, Cells(body))) == body
+
+
+def test_a_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails before any row, because no row is to blame."""
+    monkeypatch.setattr("tubemq_spark.compression.is_available", lambda codec: False)
+    with pytest.raises(ConfigError, match="was built without zstd"):
+        BodyCodec(compression="zstd")
+
+
+# Packs
+
+
+def test_a_pack_equals_that_of_inlongs_java_class() -> None:
+    cells = ROW._replace(inlong_attributes={"NodeIP": "127.0.0.1", "note": "\0größer \u503c \N{GRINNING FACE}"})
+    assert PACKS.encode(b"single", cells) == (GOLDEN / "v1-single.bin").read_bytes()
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="&="), min_size=1, max_size=8)
+keys = texts.filter(lambda key: key not in {"t", "dt", "cnt", "bid", "tid"})
+times = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+
+
+@given(st.binary(max_size=40), texts, texts, times, st.dictionaries(keys, texts, max_size=4))
+def test_random_packs_are_decoded_as_they_were(
+    body: bytes, group: str, stream: str, moment: int, own: dict[str, str]
+) -> None:
+    head, found = read_back(
+        Cells(body, None, None, None, None)._replace(
+            inlong_group=group, inlong_stream=stream, inlong_time=moment, inlong_attributes=own
+        )
+    )
+    assert (found, head.group, head.stream, head.time) == (body, group, stream, moment * 1000)
+    assert {key: value for key, value in head.attributes.items() if key in own} == own
+
+
+def test_columns_win_over_attributes_of_the_same_meaning() -> None:
+    """Rows that the source read can be written again with changed columns."""
+    stale = {"groupId": "x", "bid": "x", "streamId": "x", "tid": "x", "t": "20200101", "dt": "7", "cnt": "9", "k": "v"}
+    head, _ = read_back(ROW._replace(inlong_attributes=stale))
+    expected = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1", "k": "v"}
+    assert (dict(head.attributes), head.time) == (expected, MOMENT * 1000)
+
+
+@pytest.mark.parametrize(
+    ("cells", "column", "reason"),
+    [
+        ({"inlong_group": None}, "inlong_group", "it is null"),
+        ({"inlong_stream": None}, "inlong_stream", "it is null"),
+        ({"inlong_group": ""}, "inlong_group", "it is empty"),
+        ({"inlong_stream": "a&b"}, "inlong_stream", "the name 'a&b' contains '&' or '=', which InLong uses"),
+        ({"inlong_group": "a=b"}, "inlong_group", "the name 'a=b' contains"),
+        ({"inlong_attributes": {"a&b": "1"}}, "inlong_attributes", "the key 'a&b' contains"),
+        ({"inlong_attributes": {"a=b": "1"}}, "inlong_attributes", "the key 'a=b' contains"),
+        ({"inlong_attributes": {"a": "1&b=2"}}, "inlong_attributes", "attribute a '1&b=2' contains"),
+        ({"inlong_attributes": {"a": "="}}, "inlong_attributes", "attribute a '=' contains"),
+        ({"inlong_attributes": {"": "1"}}, "inlong_attributes", "an attribute has an empty key"),
+        ({"inlong_attributes": {"a": None}}, "inlong_attributes", "attribute a is null; packs have only texts"),
+        ({"inlong_attributes": {"a": "x" * 65_500}}, "inlong_attributes", "65554 bytes of attributes, but"),
+    ],
+)
+def test_cells_that_no_pack_can_hold_are_bad_rows(cells: dict[str, object], column: str, reason: str) -> None:
+    with pytest.raises(BadRowError) as caught:
+        PACKS.encode(b"body", ROW._replace(**cells))  # type: ignore[arg-type]
+    assert caught.value.column == column
+    assert reason in str(caught.value)
+
+
+def test_the_longest_attributes_fit() -> None:
+    longest = "x" * (65_535 - len(f"groupId=g_one&streamId=s_one&dt={MOMENT}&cnt=1&a="))
+    assert read_back(ROW._replace(inlong_attributes={"a": longest}))[0].attributes["a"] == longest
+
+
+def test_the_type_of_a_pack_is_its_stream() -> None:
+    """DataProxy does the same. The row's own type wins."""
+    assert PACKS.msg_type(ROW) == "s_one"
+    assert PACKS.msg_type(ROW._replace(msg_type="t")) == "t"
+    assert BodyCodec().msg_type(Cells(b"")) is None
+    assert BodyCodec().msg_type(Cells(b"", msg_type="t")) == "t"
+
+
+# Both ways

@@ -79,36 +79,6 @@ def test_columns_are_refused(columns: StructType, error: str) -> None:
         check_columns(columns, "demo")
 
 
-PACKED = {"inlong_group": STRING, "inlong_stream": STRING}
-
-
-@pytest.mark.parametrize(
-    "columns", [{}, {"inlong_time": TimestampType(), "inlong_attributes": TEXTS, "msg_type": STRING}], ids=len
-)
-def test_columns_of_packs_are_accepted(columns: dict[str, DataType]) -> None:
-    check_columns(schema("value", **PACKED, **columns), "demo", "inlongmsg")
-
-
-@pytest.mark.parametrize(
-    ("columns", "error"),
-    [
-        (
-            schema("value"),
-            "columns 'inlong_group', 'inlong_stream' are missing; messageFormat=inlongmsg needs inlong_gr",
-        ),
-        (schema("value", **PACKED, inlong_index=INT), "'inlong_index' is a position in a pack that was read; drop it"),
-        (
-            schema("value", "city", **PACKED),
-            "column 'city' is unknown to the sink; the sink accepts value .*inlong_attributes",
-        ),
-    ],
-    ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
-)
-def test_columns_of_packs_are_refused(columns: StructType, error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        check_columns(columns, "demo", "inlongmsg")
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
 def test_values_become_bytes(kind: pa.DataType) -> None:
     batch = pa.record_batch([pa.array(["Zürich", "", None]).cast(kind)], names=["value"])

@@ -78,13 +78,6 @@ def test_any_digest_may_be_stored(number: int) -> None:
     assert stored_rows.take(1, f"{number:016x}") == (5, location(5))
 
 
-def test_nothing_is_stored() -> None:
-    stored_rows = StoredRows().of(0)
-    assert len(stored_rows) == 0
-    assert stored_rows.take(0, digest(0)) is None
-    assert stored_rows.free_number(0) == 0
-
-
 def test_each_attempt_in_this_process_gets_all_rows() -> None:
     """Spark may run a task again in the worker that knows the rows of the batch."""
     found = StoredRows()

@@ -20,7 +20,6 @@ from tests.waiting import wait_until
 from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark
-from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.errcode import ErrCode
@@ -86,29 +85,6 @@ def test_an_attempt_of_the_earlier_stage_stops(
 
     with pytest.raises(FencedError, match="Spark has begun another attempt of this task"):
         attempt(plan, task, rows())
-    assert_each_stored_once(cluster)
-
-
-def test_an_attempt_of_the_earlier_stage_stops_while_it_flushes(
-    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of one key are sent one after the other, so many wait when the other attempt begins."""
-    rows, task, wait = [{**row, "key": b"hot"} for row in ROWS], Task(), Producer._wait
-    raw = options(cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path))
-    plan = plan_write(raw, schema(rows), False).for_tasks()
-    others: list[int] = []
-
-    def wait_for_the_other(producer: Producer) -> None:
-        if not others and bodies_in(cluster).total() > len(EARLIER):
-            others.append(0)
-            others.append(attempt(plan, task.in_repeated_stage(), rows))
-        wait(producer)
-
-    monkeypatch.setattr(Producer, "_wait", wait_for_the_other)
-    slow = cluster.tubemq.on("send_message").delay(0.005)  # so that the task has to wait
-    with slow, pytest.raises(FencedError, match="Spark has begun another attempt of this task"):
-        attempt(plan, task, rows)
-    assert 0 < others[1] < len(ROWS)
     assert_each_stored_once(cluster)
 
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import Row
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, settings
 from tests.stored import stored_in
-from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
+from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.task_writer import write_batches, write_rows
+from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan
 from tubemq_spark.testing import ServerConfig, StoredMessage
 
@@ -105,19 +104,6 @@ def test_times_of_any_year_are_stored(cluster: EmbeddedCluster, year: int) -> No
     assert [message.msg_time for message in messages(cluster)] == [f"{year:04}01010000"]
 
 
-def test_a_brokers_error_is_raised(cluster: EmbeddedCluster) -> None:
-    cluster.tubemq.on("send_message").fail(400)
-    with pytest.raises(ServerError, match="row 0 of the task to broker"):
-        write_batches(options(cluster), [batch([{"value": b"a"}])])
-
-
-def test_rows_are_written_like_batches(cluster: EmbeddedCluster) -> None:
-    rows = [Row(value=f"{n}", attributes={"n": f"{n}"}) for n in range(300)]
-    assert sum(write_rows(options(cluster), rows).rows.values()) == 300
-    stored = {message.body: message.attributes for message in messages(cluster)}
-    assert stored == {b"%d" % n: {"n": f"{n}"} for n in range(300)}
-
-
 def numbered(count: int, **others: Any) -> list[dict[str, Any]]:
     return [{"value": b"%d" % n, **others} for n in range(count)]
 
@@ -154,27 +140,3 @@ def test_bad_rows_among_many_are_dropped(cluster: EmbeddedCluster) -> None:
     assert written.dropped == 4
     wanted = {b"%d" % n: 1 for n in range(5000) if n not in bad}
     assert bodies_in(cluster) == {b"first": 1, **wanted}
-
-
-@pytest.mark.parametrize(
-    "column", [{"key": "k"}, {"attributes": {"a": "b"}}, {"broker_id": 1, "partition": 0}], ids=",".join
-)
-def test_rows_with_more_than_a_value_are_stored(cluster: EmbeddedCluster, column: dict[str, Any]) -> None:
-    connect(cluster)
-    types = {**TYPES, "key": pa.string(), "broker_id": pa.int32(), "partition": pa.int32()}
-    names = ["value", *column]
-    rows = pa.RecordBatch.from_pylist(numbered(300, **column), pa.schema([(name, types[name]) for name in names]))
-    write_batches(options(cluster), [batch([{"value": b"first"}]), rows])
-    assert bodies_in(cluster) == {b"first": 1, **{b"%d" % n: 1 for n in range(300)}}
-
-
-def test_rows_for_the_dead_letter_topic_are_refused(cluster: EmbeddedCluster) -> None:
-    given = WritePlan(
-        SinkOptions(settings(cluster), failed_rows="deadletter", dead_letter_topic="other"), write_id="id"
-    )
-    connect(cluster)
-    good = batch([{"value": b"first", "topic": "demo"}] * 300)
-    bad = batch([{"value": b"no", "topic": "other"}] * 20)
-    written = write_batches(given, [good, bad, good])
-    assert (sum(written.rows.values()), written.dead_letters) == (620, 20)
-    assert {len(messages(cluster, topic)) for topic in ("demo", "other")} == {600, 20}

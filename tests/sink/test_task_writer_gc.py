@@ -11,7 +11,6 @@ import pytest
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.without_spark.sink import Writing, schema
-from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.task_writer import RARE, rare_collections
 
 USUAL = (700, 10, 10)
@@ -52,13 +51,6 @@ def test_a_task_collects_rarely_and_leaves_the_setting_as_it_was(cluster: Embedd
     assert gc.get_threshold() == USUAL
 
 
-def test_a_task_that_fails_leaves_the_setting_as_it_was(cluster: EmbeddedCluster) -> None:
-    writing = Writing(cluster, schema(), "demo")
-    with pytest.raises(ConfigError, match="it is null"):
-        writing.write([{"value": None}])
-    assert gc.get_threshold() == USUAL
-
-
 def test_tasks_that_overlap_share_the_setting() -> None:
     one, other = rare_collections(), rare_collections()
     one.__enter__()
@@ -67,14 +59,6 @@ def test_tasks_that_overlap_share_the_setting() -> None:
     assert gc.get_threshold() == (RARE, *USUAL[1:])
     other.__exit__(None, None, None)
     assert gc.get_threshold() == USUAL
-
-
-@pytest.mark.parametrize("own", [(0, 10, 10), (RARE + 1, 5, 5)], ids=["off", "higher"])
-def test_a_higher_threshold_stays(own: tuple[int, int, int]) -> None:
-    gc.set_threshold(*own)
-    with rare_collections():
-        assert gc.get_threshold() == own
-    assert gc.get_threshold() == own
 
 
 def test_a_setting_that_changes_meanwhile_is_kept() -> None:

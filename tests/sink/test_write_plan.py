@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tubemq_spark.client import forget_servers
-from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.errors import TransportError
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import plan_write
 from tubemq_spark.sink.writers import batch_writer, stream_writer
@@ -36,17 +36,6 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
     return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
-
-
-def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
-    planned = plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    assert planned.options.topic == "demo"
-    with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
-        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
-    with pytest.raises(ConfigError, match="column 'value' has the type int"):
-        plan_write(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
-    with pytest.raises(ConfigError, match="knows no topic nope"):
-        plan_write(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
 
 
 def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
-from tests.sending import bodies_in
 from tests.sink_options.effectively_once import (
     CHECKPOINT,
     Start,
@@ -59,17 +58,6 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start
         write_tasks(cluster, task.restarted(), fewer)
 
 
-@pytest.mark.sink_option("effectivelyOnceUncertain")
-def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    cluster, task = start(), Task()
-    parts = [rows(str(number), 3) for number in range(3)]
-    write_uncommitted(cluster, task, parts)
-    fewer = [parts[0], parts[1] + parts[2]]
-    write_tasks(cluster, task.restarted(), fewer, effectivelyOnceUncertain="sendAgain")
-    assert "rows of task 2 in topic demo" in caplog.text
-    assert sum(bodies_in(cluster).values()) == 12
-
-
 # A run without the option before
 
 
@@ -92,46 +80,7 @@ def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, aga
     assert_each_stored_once(cluster, some[:3])
 
 
-@pytest.mark.sink_option("effectivelyOnceUncertain")
-def test_such_a_batch_may_be_sent_again(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """Rows with digests, of another run with the option before, are still found."""
-    cluster, task, some = start(), Task(), rows("0", 5)
-    plan_batch(cluster, some).write(some[:2], task)
-    new_workers()
-    write_with_stamps(cluster, some[2:3], task.restarted())
-    written = plan_batch(cluster, some, effectivelyOnceUncertain="sendAgain").write(some, task.restarted().restarted())
-    assert (written.already_stored, sum(written.rows.values())) == (2, 3)
-    assert "is a row of the batch without a digest" in caplog.text
-
-
-def test_the_option_is_switched_on_between_two_batches(start: Start) -> None:
-    cluster, task, some = start(), Task(), [rows(str(batch), 5) for batch in range(2)]
-    write_with_stamps(cluster, some[0], task).commit([], task.batch)
-    assert plan_batch(cluster, some[1]).write(some[1], task.next().restarted()).already_stored == 0
-    assert_each_stored_once(cluster, *some)
-
-
 # Another name of the checkpoint
-
-
-@pytest.mark.parametrize("spelling", ["file:/checkpoints/x", "file:///checkpoints/x/", "/checkpoints//x"])
-def test_another_spelling_of_the_checkpoint_finds_the_bookmarks(
-    start: Start, spelling: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)  # what the bookmarks say, and nothing more
-    cluster, task = start(), Task()
-    places = ["/checkpoints/x", spelling, "file:////checkpoints/x"]
-    for batch, (here, there) in enumerate([(places[0], places[1]), (places[1], places[2]), (places[2], places[0])]):
-        some = rows(str(batch), 20)
-        plan_batch(cluster, some, checkpointLocation=here).write(some[:12], task)
-        new_workers()
-        task = task.restarted()
-        writing = plan_batch(cluster, some, checkpointLocation=there)
-        written = writing.write(some, task)
-        assert written.already_stored == 12
-        writing.commit([written], batch)
-        task = task.next()
-    assert_each_stored_once(cluster, *(rows(str(batch), 20) for batch in range(3)))
 
 
 # Groups that are gone
@@ -188,12 +137,3 @@ def test_a_late_bookmark_fails_the_task_if_retention_may_have_removed_messages(
     cluster.tubemq.expire("demo", keep=40)
     with pytest.raises(DataLossError, match=r"before the query's bookmark at .*, which is too late: the servers"):
         plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
-
-
-@pytest.mark.sink_option("effectivelyOnceMaxOffsets")
-def test_a_late_bookmark_fails_the_task_if_there_is_too_much_to_read(begun: tuple[EmbeddedCluster, Task]) -> None:
-    cluster, task = begun
-    with pytest.raises(
-        ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read only 10 messages"
-    ):
-        plan_batch(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)

@@ -97,20 +97,6 @@ def good_and_bad() -> list[Any]:
     ]
 
 
-def test_message_that_is_not_a_pack_fails() -> None:
-    with pytest.raises(
-        ProtocolError, match=r"^3:clicks:10001: message 2: its body of 7 bytes is not an InLongMsg.*'corruptMessages'"
-    ):
-        batch_of(maker(), HERE, good_and_bad()[:2], None)
-
-
-def test_message_that_is_not_a_pack_is_skipped_and_counted() -> None:
-    reader = maker(corrupt="skip")
-    assert [row["value"] for row in rows(reader, good_and_bad(), [0, 28, 56, 84, 112])] == [b"a", b"b", b"c"]
-    (told,) = reader.corrupt()
-    assert told.startswith("3:clicks:10001: 3 corrupt messages were skipped; the first: message ")
-
-
 def test_message_that_is_not_a_pack_is_kept_unchanged() -> None:
     """It is one row with the message's own columns."""
     bad = good_and_bad()[1:4]

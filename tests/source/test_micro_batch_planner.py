@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import pytest
 
 from tests.clocks import SkippingClock
+from tests.counting import TOPIC, cluster, counted, send_to_all, streaming
 from tests.without_spark.query import GROUP, options
-from tests.without_spark.source import ranges_of
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
-from tubemq_spark.testing import EmbeddedTubeMQ, Fault
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 A, B = Partition(1, "t", 0), Partition(1, "u", 0)
 ENDS = {A: 280, B: 56}
@@ -46,25 +49,6 @@ def new_planner(tubemq: EmbeddedTubeMQ, skipping_clock: SkippingClock) -> Iterat
     yield create
     for planner in planners:
         planner.stop()  # also those that a test has stopped
-
-
-def asks(tubemq: EmbeddedTubeMQ) -> Fault:
-    """Count the questions for the end of a store."""
-    return tubemq.on("commit_offset", topic="t").count()
-
-
-@pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_first_batch_records_where_the_query_began(new_planner: NewPlanner, starting: str) -> None:
-    planner = new_planner(starting=starting)
-    start = planner.initial()
-    end = planner.latest(start)
-    assert end.positions == ENDS
-    assert end.initial == ({A: 0, B: 0} if starting == "earliest" else ENDS)
-    assert end.query == start.query
-    ranges = {A: (0, 280), B: (0, 56)} if starting == "earliest" else {}
-    planned = ranges_of(planner.plan(planner.initial(), end))
-    assert {where: one for task in planned for where, one in task.items()} == ranges
-    assert planner.latest(end) == end  # Spark compares the offsets as text
 
 
 def test_second_scan_of_a_batch_gets_the_first_plan(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:
@@ -102,14 +86,6 @@ def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner) ->
     assert planner.latest(entered).positions == ENDS
 
 
-def test_group_never_moves_back_within_a_run(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:
-    planner = new_planner()
-    planner.latest(StreamOffset("q", {A: 140, B: 56}))
-    planner.commit(StreamOffset("q", {A: 84, B: 28}))
-    planner.stop()
-    assert [tubemq.group_offset(GROUP, one.topic, 1, 0) for one in (A, B)] == [140, 56]
-
-
 @pytest.mark.parametrize("commits", [True, False])
 def test_group_is_at_once_where_a_new_partition_begins(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, commits: bool
@@ -121,26 +97,137 @@ def test_group_is_at_once_where_a_new_partition_begins(
     assert tubemq.group_offset(GROUP, "u", 1, 0) == (0 if commits else 56)
 
 
-def test_idle_query_asks_less_often(
-    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, skipping_clock: SkippingClock
-) -> None:
-    query = new_planner(poll_interval=0.1)
-    start = query.latest(query.initial())
-    asked = asks(tubemq)
+# Numbers of requests that the source makes: they must not grow unnoticed
 
-    def asked_in_a_minute() -> int:
-        before = asked.fired
-        for _ in range(600):
-            skipping_clock.advance(0.1)
-            assert query.latest(start) == start
-        return asked.fired - before
 
-    assert 70 <= asked_in_a_minute() <= 110
-    assert 50 <= asked_in_a_minute() <= 62
-    tubemq.send("t", b"new")
-    skipping_clock.advance(1.0)
-    end = query.latest(start)
-    assert end.positions[A] == 308
-    query.plan(start, end)
-    start = query.latest(end)
-    assert 70 <= asked_in_a_minute() <= 110
+def steps_of(work: Callable[[], object]) -> int:
+    """Return how many Python functions the work calls in this thread."""
+    count = 0
+
+    def on_event(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def steps_to_find_the_end(stores: int) -> int:
+    with cluster(1, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, 1, stores)
+        stream.read()
+        send_to_all(tubemq, 1, stores)
+        return steps_of(stream.ask)
+
+
+def test_work_to_find_the_end_grows_linearly_with_the_stores() -> None:
+    assert steps_to_find_the_end(200) < 5 * steps_to_find_the_end(50)
+
+
+class Compared(Partition):
+    """Counts how often a partition is compared with another one."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = Partition.__hash__
+
+
+def comparisons_of_a_commit(stores: int) -> int:
+    """Return how often the driver compares partitions when it commits a batch."""
+    with cluster(1, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, 1, stores)
+        stream.read()
+        positions: dict[Partition, int] = {
+            Compared(*partition): end for partition, end in stream.start.positions.items()
+        }
+        Compared.comparisons = 0
+        stream.driver.commit(replace(stream.start, positions=positions))
+        return Compared.comparisons
+
+
+def test_work_to_commit_grows_linearly_with_the_partitions() -> None:
+    assert 0 < comparisons_of_a_commit(200) < 5 * comparisons_of_a_commit(50)
+
+
+@pytest.mark.parametrize(("partitions", "stores"), [(40, 1), (2, 10), (1, 20)])
+def test_idle_query_makes_one_request_for_each_store(partitions: int, stores: int) -> None:
+    with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, partitions, stores)
+        stream.read()
+        stream.ask()
+        with counted(tubemq) as cost:
+            assert stream.ask() == stream.start
+        assert cost.of_partitions == {"commit_offset": stores}
+
+
+@pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 5 * 10), (30, 1, 3 * 30 + 2), (3, 10, 11 * 10)])
+def test_each_partition_is_probed_once_at_the_end_of_a_batch(partitions: int, stores: int, most: int) -> None:
+    """The group's move, a seek to the last entry and a fetch; for each store a seek and a fetch of its fingerprint."""
+    with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
+        for _ in range(2):  # the first batch's fingerprint has no time, so the second batch is probed at its start
+            send_to_all(tubemq, partitions, stores)
+            stream.read()
+        send_to_all(tubemq, partitions, stores)
+        with counted(tubemq) as cost:
+            assert stream.ask() != stream.start
+        assert sum(cost.of_partitions.values()) <= most
+
+
+@pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 5), (30, 1, 6), (3, 10, 6)])
+def test_task_makes_few_requests_for_a_partition_with_little_to_read(partitions: int, stores: int, most: int) -> None:
+    """It claims by a seek, fetches all messages and in shared stores once more none, proves with a seek and a roll-back
+    that nothing moved, and releases the claim."""
+    with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, partitions, stores)
+        stream.read()
+        send_to_all(tubemq, partitions, stores)
+        end = stream.ask()
+        tasks = stream.driver.plan(stream.start, end)
+        with counted(tubemq) as cost:
+            assert sum(batch.num_rows for task in tasks for batch in task.read()) == partitions * stores
+        assert sum(cost.of_partitions.values()) <= most * partitions * stores
+
+
+def test_one_message_costs_few_requests_for_other_partitions_of_its_store() -> None:
+    """A visit (two seeks and a fetch between them), and a register that moves the group."""
+    with cluster(40, 1) as tubemq, streaming(tubemq) as stream:
+        for _ in range(2):
+            send_to_all(tubemq, 40, 1)
+            stream.read()
+        stream.ask()
+        tubemq.send(TOPIC, b"message", 7)
+        with counted(tubemq) as cost:
+            stream.read()
+            stream.ask()
+        assert stream.rows == 81
+        assert sum(cost.of_partitions.values()) <= 4 * 40 + 12
+
+
+def test_batch_plan_asks_each_store_and_claims_nothing() -> None:
+    """A visit for the beginning and the end of each store, and the end of the visitor's claim."""
+    with cluster(3, 10) as tubemq:
+        send_to_all(tubemq, 3, 10)
+        raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
+        with counted(tubemq) as cost:
+            tasks = plan_batch(SourceOptions.read(raw, streaming=False))
+        assert cost.of_partitions == {"partition_register": 10, "partition_unregister": 10}
+        with counted(tubemq) as cost:
+            assert sum(batch.num_rows for task in tasks for batch in task.read()) == 30
+        assert sum(cost.of_partitions.values()) <= 6 * 30
+
+
+def test_group_never_moves_back_within_a_run(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:
+    planner = new_planner()
+    planner.latest(StreamOffset("q", {A: 140, B: 56}))
+    planner.commit(StreamOffset("q", {A: 84, B: 28}))
+    planner.stop()
+    assert [tubemq.group_offset(GROUP, one.topic, 1, 0) for one in (A, B)] == [140, 56]

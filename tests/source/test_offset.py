@@ -60,58 +60,20 @@ def test_json_order_is_always_the_same(found: dict[Partition, int], random: Any)
     assert json.dumps(StreamOffset("q", dict(shuffled)).to_json()) == json.dumps(StreamOffset("q", found).to_json())
 
 
-def test_partitions_are_sorted_by_topic_broker_and_number() -> None:
+def test_the_text_is_sorted() -> None:
+    """By topic, broker, and partition or store."""
     given_order = [(10, "b", 0), (2, "b", 10_000), (2, "b", 9), (1, "c", 0), (3, "a", 0)]
-    offset = StreamOffset("q", {Partition(*parts): 28 for parts in given_order})
-    assert json.dumps(offset.to_json(), separators=(",", ":")) == (
-        '{"v":1,"query":"q","offsets":{"a":{"3:0":28},"b":{"2:9":28,"2:10000":28,"10:0":28},"c":{"1:0":28}}}'
-    )
-
-
-def test_counted_brokers_are_sorted() -> None:
-    offset = StreamOffset("q", {}, counted={"b": frozenset([10, 9]), "a": frozenset([1])})
-    text = json.dumps(offset.to_json(), separators=(",", ":"))
-    assert text == '{"v":1,"query":"q","offsets":{},"counted":{"a":[1],"b":[9,10]}}'
-
-
-@pytest.mark.parametrize("counted", [[], "a", {"a": 1}, {"a": ["1"]}, {"a": [True]}, {"a": [-1]}])
-def test_counted_brokers_of_another_shape_are_refused(counted: Any) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "counted": counted})
-
-
-@pytest.mark.parametrize("empty", [[], "a", {"a": 1}, {"a": [1]}, {"a": ["1"]}, {"a": ["1:x"]}])
-def test_empty_partitions_of_another_shape_are_refused(empty: Any) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "empty": empty})
-
-
-def test_fingerprints_are_sorted_by_topic_broker_and_store() -> None:
     marks = {
         (2, "b", 0): (Fingerprint(0, 1, 7, 0), Fingerprint(28, 0, 9, 5)),
         (1, "b", 1): (Fingerprint(0, 10_000, 8, 0),),
         (9, "a", 0): (),
     }
-    text = json.dumps(StreamOffset("q", {}, fingerprints=marks).to_json(), separators=(",", ":"))
-    assert text == '{"v":1,"query":"q","offsets":{},"marks":{"b":{"1:1":[[0,10000,8,0]],"2:0":[[0,1,7,0],[28,0,9,5]]}}}'
-
-
-@pytest.mark.parametrize(
-    "marks",
-    [
-        [],
-        {"t": []},
-        {"t": {"1:0": [[0, 0, 1]]}},
-        {"t": {"1:0": [[0, 0, 1, -1]]}},
-        {"t": {"1": []}},
-        {"t": {"1:0": 5}},
-        {"t": {"1:0": ""}},
-        {"t": {"1:0": {}}},
-    ],
-)
-def test_bad_fingerprints_are_refused(marks: Any) -> None:
-    with pytest.raises(ConfigError, match="an offset that cannot be read"):
-        StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "marks": marks})
+    counted = {"b": frozenset([10, 9]), "a": frozenset([1])}
+    offset = StreamOffset("q", {Partition(*parts): 28 for parts in given_order}, fingerprints=marks, counted=counted)
+    assert json.dumps(offset.to_json(), separators=(",", ":")) == (
+        '{"v":1,"query":"q","offsets":{"a":{"3:0":28},"b":{"2:9":28,"2:10000":28,"10:0":28},"c":{"1:0":28}},'
+        '"marks":{"b":{"1:1":[[0,10000,8,0]],"2:0":[[0,1,7,0],[28,0,9,5]]}},"counted":{"a":[1],"b":[9,10]}}'
+    )
 
 
 @pytest.mark.parametrize("position", [-28, 29, 2**63 // 28 * 28 + 28])
@@ -167,18 +129,19 @@ def test_kept_offsets_are_read_and_written_unchanged(kept: Path) -> None:
     assert json.dumps(StreamOffset.from_json(text).to_json()) == text
 
 
-def test_a_checkpoint_is_kept() -> None:
-    assert {"initial", "marks", "counted"} < {
-        key for file in GOLDEN.glob("*/offsets/*") for key in json.loads(offset_in(file))
-    }
-
-
 @pytest.mark.parametrize("version", [2, 99, 0])
 def test_another_version_is_refused(version: int) -> None:
     with pytest.raises(ConfigError) as caught:
         StreamOffset.from_json({"v": version, "elsewhere": "unknown"})
     assert f"offset of version {version}, this release of tubemq-spark reads 1" in str(caught.value)
     assert "use the release that wrote it, or a newer one" in str(caught.value)
+
+
+PLAIN = {"v": 1, "query": "q", "offsets": {}}
+BAD_COUNTED: list[Any] = [[], "a", {"a": 1}, {"a": ["1"]}, {"a": [True]}, {"a": [-1]}]
+BAD_EMPTY: list[Any] = [[], "a", {"a": 1}, {"a": [1]}, {"a": ["1"]}, {"a": ["1:x"]}]
+BAD_MARKS: list[Any] = [[], {"t": []}, {"t": {"1": []}}]
+BAD_FINGERPRINTS: list[Any] = [[[0, 0, 1]], [[0, 0, 1, -1]], 5, "", {}]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +172,10 @@ def test_another_version_is_refused(version: int) -> None:
         {"v": 1, "query": "q", "offsets": {"t": {"1": 28}}},
         {"v": 1, "query": "q", "offsets": {"t": {"1:0": 28}}, "initial": {"t": {"1:0": 1}}},
         {"v": 1, "query": "q", "offsets": {"t": {"1:0": 28}}, "initial": [1]},
+        *({**PLAIN, "counted": one} for one in BAD_COUNTED),
+        *({**PLAIN, "empty": one} for one in BAD_EMPTY),
+        *({**PLAIN, "marks": one} for one in BAD_MARKS),
+        *({**PLAIN, "marks": {"t": {"1:0": one}}} for one in BAD_FINGERPRINTS),
     ],
 )
 def test_junk_is_refused(junk: Any) -> None:

@@ -8,7 +8,6 @@ import pickle
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
@@ -89,10 +88,6 @@ def test_defaults_are_those_of_the_contract(value_of: Callable[[SourceOptions], 
     assert value_of(read()) == expected
 
 
-def test_batch_begins_at_the_earliest_by_default() -> None:
-    assert read(False).starting == "earliest"
-
-
 @pytest.mark.parametrize(
     ("name", "text", "value_of", "expected"),
     [
@@ -153,43 +148,6 @@ def test_values_are_parsed_in_any_form(
     name: str, text: str, value_of: Callable[[SourceOptions], object], expected: object
 ) -> None:
     assert value_of(SourceOptions.read(REQUIRED | {name: text}, streaming=True)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("latest", "latest"), ('{"t":{"1:0":-1}}', {Partition(1, "t", 0): LATEST})]
-)
-def test_ending_offsets_of_a_batch(text: str, expected: object) -> None:
-    assert read(False, endingOffsets=text).ending == expected
-
-
-def test_ending_timestamp_of_a_batch() -> None:
-    assert read(False, endingTimestamp="1769857200000").ending_at == datetime(2026, 1, 31, 11, tzinfo=timezone.utc)
-
-
-def test_assign_names_partitions() -> None:
-    raw = with_options({"subscribe": None, "assign": '{"u":["2:0"],"t":["1:0","1:10001"]}'})
-    found = SourceOptions.read(raw, streaming=True)
-    assert found.assigned == frozenset({Partition(2, "u", 0), Partition(1, "t", 0), Partition(1, "t", 10001)})
-    assert found.topics == ("t", "u")
-
-
-def test_time_without_a_zone_is_in_the_producers_zone() -> None:
-    raw = {"startingTimestamp": "2026-01-31T12:00", "endingTimestamp": "2026-01-31T12:00Z", "msgTimeZone": "Asia/Tokyo"}
-    found = SourceOptions.read(REQUIRED | raw, streaming=False)
-    assert found.starting_at == datetime(2026, 1, 31, 3, tzinfo=timezone.utc)
-    assert found.ending_at == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
-
-
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [("a", {"t": ("a",), "u": ("a",)}), ('{"u":["b"]}', {"u": ("b",)}), ("{}", None)],
-)
-def test_filters_apply_to_all_or_named_topics(filters: str, expected: object) -> None:
-    raw = REQUIRED | {"subscribe": "t,u", "filters": filters}
-    if expected is None:
-        assert refusal(raw).startswith("option 'filters' is '{}'; expected")
-    else:
-        assert SourceOptions.read(raw, streaming=True).filters == expected
 
 
 def test_keys_in_lower_case_are_accepted() -> None:
@@ -458,22 +416,7 @@ def test_batch_warns_that_it_ignores_limits(name: str, caplog: pytest.LogCapture
 # Credentials
 
 
-@pytest.fixture
-def password_file(tmp_path: Path) -> Path:
-    file = tmp_path / "password"
-    file.write_text(f"{PASSWORD}\nnot this line\n", encoding="utf-8")
-    return file
-
-
-def test_password_comes_from_an_option_or_a_file(password_file: Path) -> None:
-    by_option = read(tubemq_user="u", tubemq_password=PASSWORD).client
-    by_file = read(tubemq_user="u", tubemq_passwordFile=str(password_file)).client
-    assert by_option == by_file
-    assert by_option.credentials is not None
-    assert (by_option.credentials.user, by_option.credentials.password) == ("u", PASSWORD)
-
-
-def test_the_password_is_in_no_text(password_file: Path) -> None:
+def test_the_password_is_in_no_text() -> None:
     raw = REQUIRED | {"tubemq.user": "u", "tubemq.password": PASSWORD}
     options = SourceOptions.read(raw, streaming=True)
     copy = pickle.loads(pickle.dumps(options))

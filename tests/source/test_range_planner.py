@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.errors import ConfigError
@@ -115,48 +113,6 @@ def test_store_that_ends_before_the_read_position_lost_its_tail() -> None:
 )
 def test_ranges(start: Any, end: Any, expected: dict[Partition, tuple[int, int]]) -> None:
     assert ranges(start, end) == expected
-
-
-@st.composite
-def stores(draw: st.DrawFn) -> tuple[dict[Partition, GroupPosition], dict[Partition, int]]:
-    """Group positions and earliest positions of some partitions; a group may be outside of the store's range."""
-    positions, earliest = {}, {}
-    for number in range(draw(st.integers(1, 4))):
-        partition = Partition(draw(st.integers(1, 3)), draw(st.sampled_from("ab")), number)
-        first, end = sorted((draw(st.integers(0, 50)), draw(st.integers(0, 50))))
-        positions[partition] = GroupPosition(28 * draw(st.integers(0, 60)), 28 * end)
-        earliest[partition] = 28 * first
-    return positions, earliest
-
-
-@given(stores(), st.data())
-def test_explicit_bounds_within_the_store_are_used(
-    found: tuple[dict[Partition, GroupPosition], dict[Partition, int]], data: st.DataObject
-) -> None:
-    positions, earliest = found
-
-    def between(low: int, high: int) -> int:
-        return 28 * data.draw(st.integers(low // 28, high // 28))
-
-    starting = {partition: between(earliest[partition], at.end) for partition, at in positions.items()}
-    ending = {partition: between(starting[partition], at.end) for partition, at in positions.items()}
-    starts = starting_positions(starting, positions, earliest)
-    ends = ending_positions(ending, starts, positions)
-    assert (starts, ends) == (starting, ending)
-    to_read = ranges(starts, ends)
-    assert to_read == {p: (starting[p], ending[p]) for p in positions if starting[p] < ending[p]}
-
-
-@given(stores(), st.sampled_from(["earliest", "latest", "group", EARLIEST, LATEST]))
-def test_no_start_lies_beyond_the_end(
-    found: tuple[dict[Partition, GroupPosition], dict[Partition, int]], starting: Any
-) -> None:
-    positions, earliest = found
-    bound = starting if isinstance(starting, str) else dict.fromkeys(positions, starting)
-    starts = starting_positions(bound, positions, earliest)
-    assert starts.keys() == positions.keys()
-    assert all(starts[partition] <= at.end for partition, at in positions.items())
-    ranges(starts, ending_positions("latest", starts, positions))
 
 
 @pytest.mark.parametrize(

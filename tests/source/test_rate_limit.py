@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.range_planner import ranges
-from tubemq_spark.source.rate_limit import RateLimit, entries_between, limited_ends
+from tubemq_spark.source.rate_limit import PollInterval, RateLimit, entries_between, limited_ends
 
 A, B, C = Partition(1, "t", 0), Partition(1, "t", 1), Partition(2, "u", 0)
 A1, S0, S1 = Partition(1, "t", 2), Partition(2, "s", 0), Partition(2, "s", 10_000)
@@ -108,3 +109,51 @@ def test_available_now_ends_where_the_stores_ended_first() -> None:
 def test_lost_tail_is_not_limited() -> None:
     limit = RateLimit(least=None, most=1, max_delay=5.0)
     assert limit.batch_end({A: 280, C: 0}, {A: 140, C: 56}, {}, limited=True) == {A: 140, C: 28}
+
+
+# How often an idle query asks the brokers
+
+
+class Idle:
+    """An idle query that asks whenever it is due; the clock advances in steps of 10 ms."""
+
+    def __init__(self, least: float) -> None:
+        self.clock = ManualClock()
+        self.poll = PollInterval(least, clock=self.clock)
+        self.poll.polled(has_news=True)
+
+    def questions(self, seconds: float) -> int:
+        count = 0
+        for _ in range(round(seconds * 100)):
+            self.clock.advance(0.01)
+            if self.poll.is_due:
+                self.poll.polled(has_news=False)
+                count += 1
+        return count
+
+
+def test_interval_grows_with_the_time_without_news() -> None:
+    idle = Idle(0.1)
+    assert idle.questions(1.0) in (9, 10)
+    assert idle.poll.interval == pytest.approx(0.1)
+    assert 20 <= idle.questions(9.0) <= 25
+    assert idle.poll.interval == pytest.approx(1.0, abs=0.1)
+    assert 59 <= idle.questions(60.0) <= 61
+    assert idle.poll.interval == 1.0
+
+
+def test_news_shorten_the_interval() -> None:
+    idle = Idle(0.1)
+    idle.questions(60.0)
+    idle.poll.polled(has_news=True)
+    assert idle.poll.interval == pytest.approx(0.1)
+    assert idle.questions(1.0) in (9, 10)
+
+
+@pytest.mark.parametrize(("least", "questions"), [(0.0, 6000), (2.0, 30), (5.0, 12)])
+def test_zero_and_long_intervals_do_not_grow(least: float, questions: int) -> None:
+    assert Idle(least).questions(60.0) == pytest.approx(questions, abs=2)
+
+
+def test_first_request_is_due() -> None:
+    assert PollInterval(3600.0).is_due

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -106,33 +105,6 @@ def test_offset_is_null_without_positions() -> None:
     assert [row["offset"] for row in rows([message(b"a"), message(b"b", b"k=v")])] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("attributes", "own", "msg_type", "msg_time"),
-    [
-        (b"", None, None, None),
-        (b"a=1,b=2", [("a", "1"), ("b", "2")], None, None),
-        (b"a", [("a", "")], None, None),
-        (b"a==", [("a", "=")], None, None),
-        (b"a=1,a=2", [("a", "1")], None, None),
-        (b",,", None, None, None),
-        ("ключ=値".encode(), [("ключ", "値")], None, None),
-        (b"a=\xff", [("a", "\N{REPLACEMENT CHARACTER}")], None, None),
-        (b"$msgType$=x", None, "x", None),
-        (b"$msgType$=", None, "", None),
-        (b"$msgTime$=202402292359", None, None, MINUTE),
-        (b"$msgTime$=197001010000", None, None, datetime(1970, 1, 1, tzinfo=timezone.utc)),
-        (b"$msgTime$=202302292359", [("$msgTime$", "202302292359")], None, None),  # there is no such day
-        (b"$msgTime$=soon", [("$msgTime$", "soon")], None, None),
-    ],
-)
-def test_attributes(
-    attributes: bytes, own: list[tuple[str, str]] | None, msg_type: str | None, msg_time: datetime | None
-) -> None:
-    for row in rows([message(b"body", attributes), message(b"body", attributes)]):
-        assert row["value"] == b"body"
-        assert (row["attributes"], row["msg_type"], row["msg_time"]) == (own, msg_type, msg_time)
-
-
 def test_body_may_be_empty_or_look_like_a_header() -> None:
     header_like = (4).to_bytes(4, "big") + b"a=b,body"
     bodies = [b"", header_like]
@@ -151,14 +123,6 @@ def test_any_mix_of_messages_becomes_rows(contents: list[tuple[bytes, dict[str, 
     ]
     found = [(row["message_id"], row["value"], dict(row["attributes"] or {})) for row in rows(messages)]
     assert found == [(number, body, own) for number, (body, own) in enumerate(contents)]
-
-
-@pytest.mark.parametrize("attributes", [b"", b"k=v"])
-def test_error_about_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
-    bad = message(b"body", attributes, message_id=41)
-    bad.checkSum ^= 1
-    with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 41: its check sum is \d+, .*'corruptMessages'"):
-        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine"), bad], None)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +147,6 @@ def corrupt_pair() -> list[Any]:
     one = message(b"one", b"$msgType$=a,k=v", message_id=2)
     one.checkSum ^= 1
     return [one, message(b"\x00\x00\x00\x09two", message_id=3, flag=1)]
-
-
-def test_corrupt_messages_are_skipped_and_counted() -> None:
-    maker = RowMaker(RowFormat(corrupt="skip"))
-    batch = batch_of(
-        maker, HERE, [message(b"fine", message_id=1), *corrupt_pair(), message(b"z", message_id=4)], [0, 28, 56, 84]
-    )
-    assert batch.column("message_id").to_pylist() == [1, 4]
-    assert batch.column("offset").to_pylist() == [0, 84]
-    batch_of(maker, HERE, corrupt_pair()[:1], [112])
-    (told,) = maker.corrupt()
-    assert told.startswith("3:clicks:10001: 3 corrupt messages were skipped; the first: message 2: its check sum is")
 
 
 def test_corrupt_messages_are_kept_unchanged() -> None:
@@ -232,12 +184,6 @@ def test_corrupt_message_has_no_type(mode: str, ids: list[int]) -> None:
     maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
     batch = batch_of(maker, HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
     assert batch.column("message_id").to_pylist() == ids
-
-
-def test_times_are_in_the_producers_zone() -> None:
-    maker = RowMaker(RowFormat(zone=ZoneInfo("Asia/Shanghai")))
-    batch = batch_of(maker, HERE, [message(b"", b"$msgTime$=202403010759")], None)
-    assert batch.column("msg_time").to_pylist() == [MINUTE]
 
 
 @pytest.mark.parametrize(

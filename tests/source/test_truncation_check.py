@@ -17,7 +17,7 @@ import pytest
 from tests.without_spark.query import TOPICS, Query
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
-from tubemq_spark.errors import DataLossError, PositionMovedError
+from tubemq_spark.errors import DataLossError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.source import store_check, truncation_check
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
@@ -140,42 +140,6 @@ def test_a_store_that_becomes_shorter_while_it_is_checked_is_checked_again(tubem
     assert crash.fired
     assert story._lost
     story.check()
-
-
-@pytest.mark.parametrize("after", [0, 30, 100])
-def test_the_error_names_the_exact_range_of_the_loss(tubemq: EmbeddedTubeMQ, after: int) -> None:
-    story = Story(tubemq, fail=True)
-    story.send(60, flush=True)
-    story.read()
-    story.send(90)
-    story.read()
-    rows = {partition: list(several) for partition, several in story.query.rows.items()}
-    story.crash()
-    story.send(after * 3)
-    for _ in range(2):
-        with pytest.raises(DataLossError) as lost:
-            story.read()
-        assert (lost.value.topic, lost.value.broker_id, lost.value.partition) == ("one", 1, 0)
-        assert (lost.value.asked, lost.value.offered) == (50 * UNIT, 20 * UNIT)
-        assert str(lost.value).startswith(
-            f"1:one:0: the store {'has other messages from 560 on' if after else 'ends at 560'}, but the query has "
-            "read up to 1400: the broker lost [560, 1400) after it was read and uses the positions for other messages"
-        )
-    assert story.query.rows == rows
-
-
-def test_a_loss_between_plan_and_read_fails_the_next_run(tubemq: EmbeddedTubeMQ) -> None:
-    story = Story(tubemq, fail=True)
-    story.send(60, flush=True)
-    story.read()
-    story.send(60)
-    story.query.planned = lambda: story.crash(then_send=300)
-    with pytest.raises(PositionMovedError, match=r"messages in \[560, 1120\) have other ids"):
-        story.read()
-    story.query.planned = lambda: None
-    with pytest.raises(DataLossError) as again:
-        story.read()
-    assert (again.value.asked, again.value.offered) == (40 * UNIT, 20 * UNIT)
 
 
 @pytest.mark.parametrize("phase", TURNS)

@@ -138,31 +138,6 @@ def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptu
     assert len(stream.rows) == 25
 
 
-def test_a_query_may_go_on_without_a_deleted_topic(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """It reads the topic from its beginning when one of that name comes back, with as many messages as before."""
-    tubemq = start({"t": 1, "other": 1})
-    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
-    stream = Stream(tubemq, "t", "other", **SHORT, failOnDataLoss="false", metadataIntervalMs=100)
-    with stream.running() as run:
-        assert len(run.next() or ()) == 20
-        tubemq.delete_topic("t")
-        fill(tubemq, "other", 5)
-        assert {row["topic"] for row in run.next() or ()} == {"other"}
-        (warning,) = warnings_of(caplog, "1:t:0: the cluster does not have")
-        assert "read up to 280" in warning
-        tubemq.create_topic("t", 1)
-        fill(tubemq, "t", 20)
-        back: list[Any] = []
-
-        def is_back() -> bool:
-            back.extend(run.next() or ())
-            return bool(back)
-
-        wait_until(is_back)
-        assert [row["topic"] for row in back] == ["t"] * 20
-    assert warnings_of(caplog, "[data-loss]") == [warning]
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_topic_that_the_options_no_longer_name_is_a_loss(
     start: Start, fail: bool, caplog: pytest.LogCaptureFixture
@@ -258,21 +233,3 @@ def test_a_removed_broker_or_partition_is_a_loss(
     told = warnings_of(caplog, "does not have the partition")
     assert [sum(text.startswith(f"[data-loss] {partition}:") for text in told) for partition in gone] == [1] * len(gone)
     assert len(told) == len(gone)
-
-
-def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(start: Start) -> None:
-    """Also if the query began at the latest position, and none of its partitions is left."""
-    tubemq = start({}, brokers=2)
-    tubemq.create_topic("t", 1, brokers=[2])
-    stream = Stream(
-        tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **UNTIL_UNLISTED
-    )
-    with stream.running() as run:
-        run.next()
-        fill(tubemq, "t", 5)
-        run.next()
-        tubemq.create_topic("t", 1, brokers=[1])
-        take_out_broker(tubemq)
-        moved = [tubemq.send("t", b"moved %d" % number).body for number in range(5)]
-        wait_until(lambda: (run.next(), len(stream.rows) >= 10)[1])
-    assert bodies(stream.rows[5:]) == moved

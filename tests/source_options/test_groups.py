@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clocks import SkippingClock, UseTimings
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster
 from tests.source_options.conftest import Start
 from tests.spark.rivals import foreign_claim
-from tests.waiting import wait_until
-from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, options, read_batch, stored
-from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch, stored
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.batch import plan_batch
-from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 pytestmark = pytest.mark.timeout(40)  # seconds: by default, the client waits longer than that for a partition
@@ -82,16 +78,6 @@ def test_group_stays_with_commit_offsets_false(start: Start, begin: int) -> None
     assert stands(tubemq) == begin * UNIT
 
 
-@pytest.mark.option("commitOffsets")
-def test_new_query_begins_where_the_group_stayed(start: Start) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 10)
-    Stream(tubemq, "t", commitOffsets="false").run()
-    assert len(Stream(tubemq, "t", startingOffsets="group").run()[0]) == 10
-    fill(tubemq, "t", 1)
-    assert len(Stream(tubemq, "t", startingOffsets="group").run()[0]) == 1
-
-
 # Others in the group
 
 
@@ -120,50 +106,6 @@ def test_waiting_for_a_held_partition_ends_at_the_claim_timeout(
         assert caught.match(text)
         assert len(read_batch(tubemq, "t")) == 4
     assert len(read_batch(tubemq, "t", **given)) == 4
-
-
-@pytest.mark.option("tubemq.group")
-def test_a_second_query_fails_while_the_first_one_waits_for_its_trigger(start: Start, use_timings: UseTimings) -> None:
-    """Brokers would drop claims without heartbeats three times meanwhile."""
-    use_timings(heartbeat_period=0.02)
-    tubemq = start({"t": 1})
-    first, second = Stream(tubemq, "t"), Stream(tubemq, "t", tubemq_claim_timeoutMs=1)
-    fill(tubemq, "t", 5)
-    with first.running() as run:
-        run.next()
-        for _ in range(6):
-            tubemq.clock.advance(15)
-            with tubemq.on("partition_heartbeat").count() as seen:
-                wait_until(lambda seen=seen: seen.fired > 1, "a heartbeat")  # type: ignore[misc]
-        with pytest.raises(PartitionOccupiedError, match=r"another consumer of group readers holds the partition"):
-            second.run()
-        fill(tubemq, "t", 5)
-        run.next()
-    assert len(first.rows) == 10
-    assert len(second.run()[0]) == 10
-
-
-@pytest.mark.option("tubemq.group")
-def test_a_batch_read_needs_nothing_of_a_running_query(start: Start) -> None:
-    """It reads in the group of the query. Its worker is killed in mid task: the claims that it leaves are in nobody's
-    way, and the group stays where it is."""
-    tubemq = start({"t": 1}, config=ServerConfig(transfer_size=512))
-    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
-    fill(tubemq, "t", 50)
-    with stream.running() as run:
-        run.next()
-        run.latest()
-        held = tubemq.claims()
-        [task] = plan_batch(SourceOptions.read(options(tubemq, "t"), streaming=False))
-        reader = task.ranges[0]
-        batches = PartitionReader(task.settings, task.working_group, task.claim, *reader).batches()
-        next(batches)
-        left = {group for group, *_ in tubemq.claims().keys() - held.keys()}
-        assert left == {f"{GROUP}_batch"}
-        assert stands(tubemq) == 20 * UNIT
-        while run.next() is not None:
-            pass
-    assert bodies(stream.rows) == stored(tubemq, "t")
 
 
 @pytest.mark.option("tubemq.group")

@@ -244,11 +244,4 @@ def test_corrupt_messages_are_kept_unchanged(damaged: EmbeddedTubeMQ, caplog: py
     assert "1:t:0: 2 corrupt messages were kept" in caplog.text
 
 
-@pytest.mark.option("corruptMessages")
-@pytest.mark.parametrize(("given", "there"), [("fail", False), ("skip", False), ("keep", True)])
-def test_column_corrupt_exists_only_with_keep(start: Start, given: str, there: bool) -> None:
-    source = TubeMQDataSource(options(start({"t": 1}), "t", corruptMessages=given))
-    assert ("corrupt" in source.schema().fieldNames()) is there
-
-
 # The group

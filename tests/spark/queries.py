@@ -146,10 +146,6 @@ def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None
         time.sleep(0.05)
 
 
-def wait_for_progress(query: StreamingQuery) -> None:
-    wait_for(lambda: query.lastProgress, "the first micro-batch", query)
-
-
 def wait_for_rows(query: StreamingQuery, batches: Batches, count: int) -> None:
     """Wait until there are `count` rows, and the micro-batch of the last row is committed."""
     wait_for(lambda: len(batches.rows) >= count, f"{count} rows", query)

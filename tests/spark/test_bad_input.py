@@ -6,9 +6,7 @@ The tests look at the text of the exception that the user's program gets from Sp
 
 from __future__ import annotations
 
-import json
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED
-from tests.spark.queries import Batches, Queries, Source, run_to_the_end, wait_for_progress
+from tests.spark.queries import Batches, Queries, Source, run_to_the_end
 
 PASSWORD = "p4ssw0rd-of-nobody"
 SECONDS = 120  # a query that has not failed by then hangs; most need 2 s, on a busy machine more
@@ -140,41 +138,4 @@ def test_an_address_without_a_master_is_explained(failing_stream: Failing, addre
     assert "Check option 'tubemq.master' and that the master runs" in told.sentence
 
 
-def test_group_with_other_topics_is_refused(failing: Failing, queries: Queries, tmp_path: Path) -> None:
-    query = queries.start(failing.source.stream(failing.source.cluster.new_topic("one")), Batches(), tmp_path / "other")
-    wait_for_progress(query)
-    told = failing()
-    assert told.error == "ConfigError"
-    assert "the group is in use with other topics: stop those consumers, or use another 'tubemq.group'" in told.sentence
-    assert query.isActive
-
-
 # Checkpoints
-
-
-def logged(checkpoint: Path, offset: object) -> None:
-    """Make a checkpoint whose first micro-batch ended at `offset`."""
-    checkpoint.mkdir()
-    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-    for folder, lines in (("offsets", ["v1", "{}", json.dumps(offset)]), ("commits", ["v1", "{}"])):
-        (checkpoint / folder).mkdir()
-        (checkpoint / folder / "0").write_text("\n".join(lines))
-
-
-@pytest.mark.parametrize(
-    ("offset", "sentence"),
-    [
-        (
-            {"v": 2, "anything": 0},
-            "offset of version 2, this release of tubemq-spark reads 1: use the release that wrote",
-        ),
-        ({"logOffset": 3}, 'the checkpoint holds {"logOffset": 3}, which is not an offset of the tubemq source'),
-    ],
-)
-def test_checkpoint_of_a_newer_release_or_another_source_is_refused(
-    failing_stream: Failing, offset: object, sentence: str
-) -> None:
-    logged(failing_stream.checkpoint, offset)
-    told = failing_stream()
-    assert told.error == "ConfigError"
-    assert sentence in told.sentence

@@ -27,29 +27,6 @@ def test_batch_reads_everything_in_the_same_order(source: Source) -> None:
     assert_df_equality(source.batch(*topics), frame)
 
 
-def test_row_values(source: Source) -> None:
-    topic = source.cluster.new_topic("one")
-    first, second = partitions(source.cluster, topic)
-    plain = send(source.cluster, [(first, b"plain")])
-    attributes = "$msgType$=order,$msgTime$=202402292359,ключ=値"
-    full = send(source.cluster, [(second, b"full")], attributes=attributes.encode())
-    rows = source.batch(topic).selectExpr("*", "CAST(msg_time AS STRING) AS time").orderBy("broker_id").collect()
-    nothing = {"attributes": None, "msg_type": None, "time": None}
-    something = {"attributes": {"ключ": "値"}, "msg_type": "order", "time": "2024-02-29 23:59:00"}
-    assert [{key: value for key, value in row.asDict().items() if key != "msg_time"} for row in rows] == [
-        {
-            "value": body,
-            "topic": topic,
-            "broker_id": partition.broker_id,
-            "partition": 0,
-            "offset": 0,
-            "message_id": sent[partition][0].message_id,
-            **others,
-        }
-        for partition, body, sent, others in ((first, b"plain", plain, nothing), (second, b"full", full, something))
-    ]
-
-
 def test_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"tubemq.user": "u", "tubemq.password": "p4ssw0rd-of-nobody"}
     for read in (source.stream, source.batch):

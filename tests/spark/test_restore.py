@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -145,11 +144,6 @@ def test_other_messages_raise_an_error(spark: SparkSession) -> None:
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
 
 
-def test_messages_without_attributes_raise_an_error(spark: SparkSession) -> None:
-    with pytest.raises(SparkRuntimeException, match="is not a dead letter"):
-        restore(as_read(spark, [(b"plain", b"")])).count()
-
-
 INLONG = Cells(b"v", inlong_group="g,1", inlong_time=NOON * 1000 + 250, inlong_attributes={"a": None})
 
 
@@ -175,9 +169,3 @@ def test_restore_refuses_other_frames(spark: SparkSession) -> None:
         restore(as_read(spark, []), message_format="json")
     with pytest.raises(ConfigError, match=r"read the dead letter topic with spark\.read"):
         restore(spark.readStream.format("rate").load())
-
-
-def test_the_documented_time_is_the_same_minute() -> None:
-    """The row `timed` above has that time."""
-    moment = datetime.fromtimestamp(HALF_PAST_EIGHT * 60, timezone.utc)
-    assert f"{moment:%Y%m%d%H%M}" == TIMES["timed"]

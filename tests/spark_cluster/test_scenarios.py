@@ -13,42 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.real.jars import MissingTool, tool
-from tests.spark_cluster.scenarios import SCENARIOS, Scenario
+from tests.spark_cluster.scenarios import SCENARIOS
 from tests.spark_cluster.trial import result_in
 from tests.spark_home import spark_home
 from tests.spark_jvm import quick_start
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 BY_NAME = {one.name: one for one in SCENARIOS}
-ROWS = Scenario("rows", "read_batch", "", times=2, count=4)
-COPIES = Scenario("copies", "write", "", times=None, copies=True, count=4)
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
-EXACT = {"rows": 8, "distinct": 4, "sum": 12}
-
-
-def test_exact_results_have_no_problems() -> None:
-    assert ROWS.problems(EXACT, []) == []
-    assert COPIES.problems({}, [3, 0, 2, 1]) == []
-
-
-@pytest.mark.parametrize("wrong", [{"rows": 7}, {"distinct": 3}, {"sum": 13}])
-def test_wrong_rows_are_a_problem(wrong: dict[str, int]) -> None:
-    assert len(ROWS.problems({**EXACT, **wrong}, [])) == 1
-    assert len(ROWS.problems({}, [])) == 1
-
-
-def test_other_results_must_be_true() -> None:
-    needy = replace(ROWS, needs=("fast",))
-    assert needy.problems({**EXACT, "fast": True}, []) == []
-    assert needy.problems({**EXACT, "fast": False}, []) == needy.problems(EXACT, []) == ["it is not true that fast"]
-
-
-@pytest.mark.parametrize(
-    ("stored", "told"),
-    [([0, 1, 2], "3 rows: 1 are missing, 0 are copies"), ([0, 1, 2, 3, 3], "5 rows: 0 are missing, 1 are copies")],
-)
-def test_wrong_copies_are_a_problem(stored: list[int], told: str) -> None:
-    assert COPIES.problems({}, stored) == [f"the output topic has {told}"]
 
 
 @pytest.mark.parametrize("name", ["copy", pytest.param("streamJoin", marks=pytest.mark.thorough)])

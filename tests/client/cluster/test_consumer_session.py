@@ -20,14 +20,13 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request
-from tubemq_spark.protocol.flow_rules import FetchPause, FlowRule, FlowRules, Limits
+from tubemq_spark.protocol.flow_rules import FlowRules, Limits
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 REGISTER = Method.CONSUMER_REGISTER_V2
 HEARTBEAT = Method.CONSUMER_HEARTBEAT_V2
 NO_NODE = 411
-PATIENCE = 30.0
 FORGED = "x\n2026-01-01 ERROR somebody\x1b[2J\r\u202e"  # forges a line of a log
 
 
@@ -125,27 +124,6 @@ def test_short_lists_of_a_new_master_remove_nothing(short: tuple[list[str], list
 # Flow rules
 
 SLOWLY = '[{"type":3,"rule":[{"normFreqInMs":500}]}]'
-
-
-def test_flow_rules_come_with_the_registration() -> None:
-    master = Master(
-        tasks=pb.OpsTaskInfo(
-            defFlowCheckId=11,
-            defFlowControlInfo="[]",
-            groupFlowCheckId=22,
-            groupFlowControlInfo=SLOWLY,
-            qryPriorityId=301,
-        )
-    )
-    with master.peer, session(master.address) as consumer:
-        assert consumer.flow_rules == FlowRules()
-        consumer.register()
-        pause = Limits(pause=FetchPause(500, 0, 0))
-        assert consumer.flow_rules == FlowRules(
-            FlowRule("default", 11, "[]"), FlowRule("group", 22, SLOWLY, pause), qry_priority_id=301
-        )
-    known = pb.RegisterRequestC2MV2.FromString(master.requests[0].data).opsTaskInfo
-    assert known == pb.OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2)
 
 
 def beats(master: Master) -> list[pb.OpsTaskInfo]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -14,8 +14,6 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.retries import OUTAGES
-from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, TransportError
 
 HEARTBEAT = "producer_heartbeat"
@@ -34,12 +32,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
     framing: Literal["standard", "prefixed"] = request.param
     with embedded_cluster(topics=TOPICS, brokers=2, framing=framing) as running:
         yield running
-
-
-def back(cluster: EmbeddedCluster, after: int = 6) -> Callable[[], int]:
-    """Start broker 2 with the given heartbeat. Return a function that tells whether that has happened."""
-    fault = cluster.tubemq.on(HEARTBEAT, nth=after, times=1).run(lambda: cluster.start_broker(2))
-    return lambda: fault.fired
 
 
 def test_waiting_for_the_only_broker_of_a_topic_ends_with_an_error(cluster: EmbeddedCluster) -> None:
@@ -101,18 +93,3 @@ def test_an_unknown_target_is_an_error_at_once_while_brokers_are_down(
         pytest.raises(ConfigError, match=r"^row 0: topic both has no partition . on a broker .;"),
     ):
         producer.send("both", b"wrong", row=0, target=target)
-
-
-def test_waiting_is_logged(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(OUTAGES(), "timings", Timings(first_outage_warning=0.0))
-    cluster.stop_broker(2)
-    back(cluster)
-    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
-        producer.send("lone", b"b")
-    told = [message for message in caplog.messages if "topic lone" in message]
-    assert len(told) == 2
-    assert told[0].startswith("[outage] topic lone accepts no messages now; it is deployed on broker 2 at ")
-    assert "retrying for" in told[0]
-    assert told[1].startswith("[outage-over] topic lone works again")

@@ -19,7 +19,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import counted
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
+from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 
 REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
@@ -151,36 +151,11 @@ def test_an_unknown_broker_is_a_config_error(cluster: EmbeddedCluster) -> None:
         assert consumer.broker(new) == messages.broker(cluster, 2)
 
 
-def test_registering_sends_the_filters(cluster: EmbeddedCluster) -> None:
-    """All members of a group must have the same filters."""
-    cluster.tubemq.authorize("demo", GROUP)
-    cluster.tubemq.restrict("demo", GROUP, "a", "b")
-    with session(cluster) as unfiltered, session(cluster, filters={"demo": ("a", "c")}) as beyond:
-        for refused in (unfiltered, beyond):
-            with pytest.raises(AuthError, match="455 CONSUME_CONTENT_FORBIDDEN"):
-                refused.register()
-    with session(cluster, filters={"demo": ("a",)}) as consumer, session(cluster, filters={"demo": ("b",)}) as other:
-        consumer.register()
-        with pytest.raises(ConfigError, match=r"426 CLIENT_INCONSISTENT_FILTERSET.* with other filters"):
-            other.register()
-        assert clients(cluster) == [consumer.client_id]
-
-
 def test_a_broker_as_master_is_a_config_error(cluster: EmbeddedCluster) -> None:
     (address,) = parse_master_addresses(cluster.broker_address(1))
     said = f"{address} answers like a TubeMQ broker.*masters listen on 8715"
     with session(cluster, masters=(address,)) as consumer, pytest.raises(ConfigError, match=said):
         consumer.register()
-
-
-def test_an_exception_of_the_master_is_not_retried(cluster: EmbeddedCluster) -> None:
-    exception = cluster.tubemq.on(REGISTER).throw("java.lang.reflect.InvocationTargetException")
-    with (
-        session(cluster) as consumer,
-        pytest.raises(ServerError, match="InvocationTargetException: no further text"),
-    ):
-        consumer.register()
-    assert exception.fired == 1
 
 
 # Several masters
@@ -210,13 +185,6 @@ def test_a_new_client_goes_on_if_a_reply_is_lost(
         producer.add_topics(["demo"])
         assert producer.cluster.partitions("demo") == DEMO
     assert lost.fired == 1
-
-
-def test_a_new_client_goes_on_while_its_master_hangs(cluster: EmbeddedCluster, use_timings: UseTimings) -> None:
-    use_timings(first_contact_timeout=0.0)
-    with cluster.tubemq.on(REGISTER, times=3).drop_request() as lost, session(cluster, rpc_timeout=0.3) as consumer:
-        consumer.register()
-    assert lost.fired == 3
 
 
 # Heartbeats

@@ -49,16 +49,6 @@ class Reader:
         return self.wait
 
 
-def test_without_rules_there_is_no_wait() -> None:
-    reader = Reader()
-    assert reader.wait == 0
-    assert reader.fetch(1 << 40) == 0
-    reader.throttle.on_not_found()
-    assert reader.wait == 0
-    assert not reader.throttle.one_at_a_time
-    assert not reader.throttle.esc_flow_ctrl
-
-
 # Data limits
 
 
@@ -121,23 +111,6 @@ def test_without_a_lag_there_is_no_limit_yet() -> None:
     assert reader.fetch(SHARE, -1) == 0.5
 
 
-@pytest.mark.parametrize(("start", "end", "limited"), [(1200, 1200, True), (0, 1159, False), (1201, 2400, False)])
-def test_a_limit_applies_only_in_its_hours(start: int, end: int, limited: bool) -> None:
-    reader = Reader(group=Limits((LIMIT._replace(start=start, end=end),)))
-    reader.fetch(0)
-    assert reader.fetch(SHARE) == (0.5 if limited else 0)
-    assert reader.throttle.esc_flow_ctrl is limited
-    assert reader.throttle.one_at_a_time  # its hour may come while the reader reads
-
-
-def test_fetches_escape_the_brokers_limit_while_the_group_has_its_own() -> None:
-    assert not Reader(default=Limits((LIMIT,))).throttle.esc_flow_ctrl
-    reader = Reader(group=Limits((LIMIT._replace(end=1200),)))
-    assert reader.throttle.esc_flow_ctrl
-    reader.advance(60)
-    assert not reader.throttle.esc_flow_ctrl
-
-
 # Pauses
 
 
@@ -173,11 +146,6 @@ def test_a_used_up_limit_takes_precedence_over_the_pause() -> None:
     assert reader.fetch(0) == 2
     reader.advance(2)
     assert reader.fetch(SHARE) == 0.5
-
-
-def test_waits_of_a_few_milliseconds_are_skipped() -> None:
-    assert Reader(group=Limits(pause=FetchPause(10, 0, 0))).fetch(0) == 0
-    assert Reader(group=Limits(pause=FetchPause(11, 0, 0))).fetch(0) == 0.011
 
 
 # Fetches without messages
@@ -297,14 +265,6 @@ def test_each_limit_is_logged_once(happening: str, caplog: pytest.LogCaptureFixt
     said = [record for record in caplog.records if words in record.message]
     assert [record.levelno for record in said] == [level]
     assert said[0].message.startswith("[flow-limit] 1:demo:0 for group g is read more slowly, as the cluster demands: ")
-
-
-def test_a_broker_may_limit_by_a_rule_that_the_master_did_not_send(caplog: pytest.LogCaptureFixture) -> None:
-    FetchThrottle(FlowRules(), filtered=False).on_limited(300)
-    assert caplog.messages == [
-        "[flow-limit] a partition is read more slowly, as the cluster demands: the broker limits the speed (452), by "
-        "the default flow control rule"
-    ]
 
 
 def test_rules_without_a_wait_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:

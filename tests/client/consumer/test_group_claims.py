@@ -86,8 +86,3 @@ def test_a_heartbeat_claims_again_what_a_restarted_broker_forgot(cluster: Embedd
     claims._beat()
     assert reading.register(cluster, GROUP, PARTITION, "stranger").errCode == 410
     assert cluster.group_offset(GROUP, "demo", 1, 0) == UNIT
-
-
-def test_repr_counts_the_held_partitions(claims: GroupClaims) -> None:
-    claims.take({PARTITION: 0})
-    assert repr(claims) == f"<GroupClaims {CLAIM} holds 1 of 1 partitions in {GROUP}>"

@@ -16,12 +16,15 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.peers import refused_address
 from tests.real.topics import TopicSpec
 from tests.sending import settings
+from tests.without_spark.query import Query
+from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError, TransportError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError, ServerError, TransportError
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
 from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, Fingerprint, KnownIds
-from tubemq_spark.protocol.metadata import Broker
-from tubemq_spark.testing import ServerConfig
+from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 COUNT = 300
 Reader = Callable[..., PartitionReader]
@@ -65,20 +68,6 @@ def reader(cluster: EmbeddedCluster, clock: SkippingClock, use_timings: UseTimin
         )
 
     return reader
-
-
-@pytest.mark.parametrize(("late", "proofs"), [(1, 2), (2, 3), (9, 3)])
-def test_a_late_reply_does_not_prove_the_claim(
-    cluster: EmbeddedCluster, clock: SkippingClock, reader: Reader, late: int, proofs: int
-) -> None:
-    """If all replies are late, the reader goes on with the newest proof that it can get."""
-    batches = reader().batches()
-    list(islice(batches, 2))
-    asked = cluster.tubemq.on("partition_heartbeat").count()
-    cluster.tubemq.on("partition_heartbeat", times=late).run(lambda: clock.advance(5))
-    clock.advance(3600)
-    next(batches)
-    assert asked.fired == proofs
 
 
 def test_after_a_long_pause_the_claim_is_proven_before_a_delivery(
@@ -168,3 +157,78 @@ def test_a_forged_name_of_a_claims_holder_is_cut_and_escaped(cluster: EmbeddedCl
     assert str(told.value).isprintable()
     assert len(str(told.value)) < 1200
     assert len(told.value.holder) < 700
+
+
+# Messages that a broker does not return while they are in its memory, because they are too long to be read there
+
+
+LONGEST = 1024 + MESSAGE_SIZE_SLACK  # the longest message a producer may send; the broker's reader adds 52 bytes
+CONFIG = ServerConfig(max_msg_size=1024, mem_cache_flush_interval=3600.0)
+SOLE = Partition(1, "one", 0)
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(topics={"one": 1}, config=CONFIG) as cluster:
+        yield cluster
+        cluster.clear_faults()
+        forget_servers()
+
+
+def send(tubemq: EmbeddedTubeMQ, *sizes: int) -> None:
+    for number, size in enumerate(sizes):
+        tubemq.send("one", (b"%d " % number).ljust(size, b"."), 0)
+
+
+@pytest.mark.parametrize("sizes", [
+    (9, 9, LONGEST, 9, 9),
+    (LONGEST, 9, 9),
+    (9, 9, LONGEST),
+    (LONGEST, LONGEST),
+    (9, LONGEST, LONGEST - 52, LONGEST - 51, 9),
+])  # fmt: skip
+def test_long_messages_are_read_after_they_are_flushed(tubemq: EmbeddedTubeMQ, sizes: tuple[int, ...]) -> None:
+    send(tubemq, *sizes)
+    query = Query(tubemq, "one", retry_for=30.0)
+    asked = tubemq.on("partition_register", client="_p0_", nth=4, times=1).run(lambda: tubemq.flush("one"))
+    query.run()
+    assert asked.fired == 1
+    assert [len(row.body) for row in query.rows[SOLE]] == list(sizes)
+    assert [row.offset for row in query.rows[SOLE]] == [28 * number for number in range(len(sizes))]
+
+
+def test_task_fails_while_a_long_message_is_in_memory(tubemq: EmbeddedTubeMQ) -> None:
+    send(tubemq, 9, 9, LONGEST, 9)
+    query = Query(tubemq, "one", retry_for=0.3)
+    with pytest.raises(ServerError, match=r"1:one:0 at .* not every entry of \[0, 112\) gave a message .* lower that"):
+        query.run()
+    tubemq.flush("one")
+    query.run()
+    assert len(query.rows[SOLE]) == 4
+
+
+def test_long_messages_in_memory_of_a_shared_store_are_missed(tubemq: EmbeddedTubeMQ) -> None:
+    """No reply distinguishes them from entries of the other partition."""
+    tubemq.create_topic("pair", partitions=2)
+    query = Query(tubemq, "pair", retry_for=30.0)
+    for size in (9, LONGEST, 9):
+        tubemq.send("pair", b"." * size, 0)
+    query.run()
+    tubemq.send("pair", b"." * LONGEST, 0)
+    tubemq.flush("pair")
+    query.run()
+    assert [len(row.body) for row in query.rows[Partition(1, "pair", 0)]] == [9, 9, LONGEST]
+
+
+@pytest.mark.parametrize(("late", "proofs"), [(1, 2), (2, 3), (9, 3)])
+def test_a_late_reply_does_not_prove_the_claim(
+    cluster: EmbeddedCluster, clock: SkippingClock, reader: Reader, late: int, proofs: int
+) -> None:
+    """If all replies are late, the reader goes on with the newest proof that it can get."""
+    batches = reader().batches()
+    list(islice(batches, 2))
+    asked = cluster.tubemq.on("partition_heartbeat").count()
+    cluster.tubemq.on("partition_heartbeat", times=late).run(lambda: clock.advance(5))
+    clock.advance(3600)
+    next(batches)
+    assert asked.fired == proofs

@@ -14,9 +14,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.metadata import Address, Broker, Partition
-
-OLD, NEW = Broker(1, Address("old", 8123)), Broker(1, Address("new", 8123))
+from tubemq_spark.protocol.metadata import Broker, Partition
 
 
 def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim() -> None:

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -73,18 +72,6 @@ def visitor(cluster: EmbeddedCluster) -> Iterator[Visitor]:
     with closing(reading.visitor(cluster, GROUP, settings(cluster))) as visitor:
         yield visitor
     cluster.tubemq.clear_faults()
-
-
-def test_a_moment_is_rounded_down_to_its_minute(visitor: Visitor) -> None:
-    assert find(visitor, moment(17) + 59_999_999) == expected(17)
-
-
-def test_times_are_in_the_given_zone(visitor: Visitor) -> None:
-    """In a zone whose clock is ahead, the same text means an earlier moment."""
-    zone = ZoneInfo("Asia/Kolkata")
-    ahead = FIRST_MINUTE - timedelta(hours=5, minutes=30)
-    wanted = int((ahead + timedelta(minutes=17)).timestamp()) * 1_000_000
-    assert find(visitor, wanted, zone) == expected(17)
 
 
 FAULTS: dict[str, Callable[[Calls], Fault]] = {

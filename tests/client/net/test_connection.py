@@ -52,13 +52,6 @@ def test_replies_belong_to_their_requests_in_any_order(framing: Framing) -> None
         assert connection.unanswered == 0
 
 
-def test_an_exception_of_the_server_is_a_reply() -> None:
-    failure = Failure("org.apache.inlong.tubemq.corerpc.exception.StandbyException", "I am a standby")
-    with connected(Peer(answering(lambda request: failure))) as connection:
-        assert connection.reply(submit(connection, b"")) == failure
-        assert not connection.closed
-
-
 def test_replies_can_be_forgotten() -> None:
     """Replies to requests, and to sends."""
     stored = Response(Method.SEND_MESSAGE, Answer(success=True, errCode=200, errMsg="").SerializeToString())
@@ -90,13 +83,6 @@ def test_a_ping_waits_for_any_answer(answer: Callable[[Request], Response | Fail
 def test_a_ping_without_answer_is_an_error() -> None:
     with connected(Peer(silent)) as connection, pytest.raises(TransportError, match="did not answer in time"):
         connection.ping(SOON)
-
-
-def test_a_closed_connection_takes_no_sends() -> None:
-    with connected(Peer(silent)) as connection:
-        connection.close()
-        with pytest.raises(TransportError, match="is closed"):
-            connection.submit_sends(2, sends, wants_answers=False)
 
 
 def test_long_pipelines_do_not_block_each_other() -> None:
@@ -214,18 +200,6 @@ def test_a_peer_that_closes_is_a_transport_error(sent: int) -> None:
         assert connection.closed
 
 
-def test_replies_before_the_peer_closed_count() -> None:
-    def serve(peer: socket.socket) -> None:
-        serial_no, request = next(requests(peer))
-        peer.sendall(reply_bytes(serial_no, echo(request)))
-
-    with connected(Peer(serve)) as connection:
-        first, second = submit(connection, b"first"), submit(connection, b"second")
-        assert connection.reply(first) == response(b"first")
-        with pytest.raises(TransportError):
-            connection.reply(second)
-
-
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize(
     "said",
@@ -243,26 +217,6 @@ def test_a_peer_that_speaks_another_protocol_is_a_protocol_error(said: bytes, fr
         with pytest.raises(ProtocolError, match=f"does not speak TubeMQ's protocol .{framing.value}.*") as raised:
             connection.reply(number)
         assert repr(said[:16])[2:-1] in str(raised.value)
-        assert connection.closed
-
-
-@pytest.mark.parametrize(
-    ("serial_no", "reply", "message"),
-    [
-        (77, response(b""), "serial number 77, which no request waits for"),
-        (1, Response(Method.COMMIT_OFFSET, b""), "method 17 was answered as method 18"),
-    ],
-)
-def test_a_reply_to_an_unknown_request_is_a_protocol_error(serial_no: int, reply: Response, message: str) -> None:
-    def serve(peer: socket.socket) -> None:
-        next(requests(peer))
-        peer.sendall(reply_bytes(serial_no, reply))
-        silent(peer)
-
-    with connected(Peer(serve)) as connection:
-        number = submit(connection, b"")
-        with pytest.raises(ProtocolError, match=message):
-            connection.reply(number)
         assert connection.closed
 
 

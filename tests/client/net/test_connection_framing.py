@@ -15,7 +15,7 @@ from tests.peers import Peer, Serve, answering, echo, reply_bytes, requests, sil
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net.connection import connect
-from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import Framing
 
 pytestmark = pytest.mark.timeout(60)
@@ -79,20 +79,6 @@ def test_no_answer_in_either_framing_is_an_error() -> None:
         ):
             connect(peer.address, None, 0.5)
         wait_until(lambda: peer.connections == 2)
-
-
-def test_a_peer_that_closes_during_the_probe_is_an_error() -> None:
-    with Peer(lambda connection: None) as peer, pytest.raises(TransportError, match="the peer closed it"):
-        connect(peer.address, None, 10.0)
-
-
-def test_a_peer_that_answers_the_probe_in_http_is_an_error() -> None:
-    def serve(peer: socket.socket) -> None:
-        peer.recv(1 << 16)
-        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with Peer(serve) as peer, pytest.raises(ProtocolError, match=r"HTTP/1\.1 400"):
-        connect(peer.address, None, 10.0)
 
 
 def test_a_timeout_drops_the_cached_framing() -> None:

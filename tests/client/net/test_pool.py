@@ -66,10 +66,6 @@ def test_a_connection_belongs_to_one_borrower_at_a_time(pool: ConnectionPool, pe
     assert peer.connections == 2
 
 
-def test_each_framing_setting_has_connections_of_its_own(pool: ConnectionPool, peer: Peer) -> None:
-    assert use(pool, peer) is not use(pool, peer, replace(SETTINGS, framing=None))
-
-
 def test_without_sharing_each_borrower_gets_a_new_connection(pool: ConnectionPool, peer: Peer) -> None:
     shared = use(pool, peer)
     alone = replace(SETTINGS, shared_connections=False)
@@ -107,12 +103,6 @@ def test_each_lease_closes_all_connections_that_were_idle_for_too_long(pool: Con
         assert repr(pool) == f"<ConnectionPool idle: {{'{peer.address}': 1}}>"
 
 
-def test_a_connection_that_was_idle_for_too_long_is_closed(pool: ConnectionPool, peer: Peer) -> None:
-    first = use(pool, peer)
-    assert use(pool, peer, replace(SETTINGS, idle_for=-1.0)) is not first
-    assert first.closed
-
-
 @pytest.mark.parametrize(("idle_for", "there"), [(180.0, True), (-1.0, False)])
 def test_has_idle_ignores_connections_that_were_idle_for_too_long(
     pool: ConnectionPool, peer: Peer, idle_for: float, there: bool
@@ -145,13 +135,6 @@ def test_a_connection_that_broke_while_idle_is_closed(pool: ConnectionPool) -> N
             use(pool, gone)
     assert broken.closed
     assert repr(pool) == "<ConnectionPool idle: {}>"
-
-
-def test_closing_the_pool_closes_idle_connections(pool: ConnectionPool, peer: Peer) -> None:
-    first = use(pool, peer)
-    pool.close()
-    assert first.closed
-    assert use(pool, peer) is not first
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -62,10 +62,6 @@ def test_a_server_gets_its_requests_in_order() -> None:
     assert seen == [f"g{n}" for n in range(100)]
 
 
-def test_no_requests_have_no_outcomes() -> None:
-    assert send_requests(SETTINGS, []) == []
-
-
 @pytest.mark.parametrize("fault", ["refuses", "is silent", "closes", "speaks HTTP"])
 def test_a_server_that_fails_does_not_affect_the_others(fault: str) -> None:
     faulty = {
@@ -86,18 +82,6 @@ def test_a_server_that_fails_does_not_affect_the_others(fault: str) -> None:
         assert good.connections == 1
 
 
-def test_replies_before_the_connection_broke_count() -> None:
-    def two_of_three(request: Request) -> Response:
-        if broker_pb.CommitOffsetRequestC2B.FromString(request.data).groupName == "g2":
-            raise ConnectionError
-        return echo(request)
-
-    with Peer(answering(two_of_three)) as peer:
-        first, second, third = send_requests(SETTINGS, [call(peer.address, f"g{n}") for n in range(3)])
-        assert [group_in(first), group_in(second)] == ["g0", "g1"]
-        assert isinstance(third, TransportError)
-
-
 def test_the_error_of_a_request_begins_with_its_description() -> None:
     with Peer(answering(echo)) as peer:
         (outcome,) = send_requests(SETTINGS, [call(peer.address, "g")])
@@ -110,11 +94,6 @@ def test_the_error_of_a_request_begins_with_its_description() -> None:
 
 REPLY = broker_pb.CommitOffsetResponseB2C(success=True, errCode=200, errMsg="OK!", currOffset=28)
 NOT_HERE = "org.apache.inlong.tubemq.corerpc.exception."
-
-
-def test_unwrap_reply_returns_the_message() -> None:
-    outcome = Response(Method.COMMIT_OFFSET, REPLY.SerializeToString())
-    assert unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, "asking") == REPLY
 
 
 @pytest.mark.parametrize(

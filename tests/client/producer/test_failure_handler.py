@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clocks import ManualClock, SkippingClock
+from tests.clocks import ManualClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import batch_of, bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.producer.failure_handler import DeliveryTimeout
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import SendFailure
@@ -95,18 +94,6 @@ def test_failed_sends_are_logged_with_their_rows(
     assert " works again, after " in more[0]
 
 
-def test_an_unreachable_broker_is_logged_if_records_go_to_others(caplog: pytest.LogCaptureFixture) -> None:
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=2) as cluster:
-        with Producer(settings(cluster, retry_for=RETRY_FOR)) as producer:
-            producer.send("demo", b"a")
-            producer.flush()
-            cluster.kill_broker(2)
-            while not warnings(caplog):
-                producer.send("demo", b"a")
-                producer.flush()
-        assert "broker 2 at " in warnings(caplog)[0]
-
-
 def test_the_delivery_timeout_starts_without_waiting_for_a_master(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,14 +167,6 @@ def test_records_in_flight_may_still_arrive(timeout: DeliveryTimeout, clock: Man
     assert timeout.expired() == (failure, RETRY_FOR)
 
 
-def test_a_further_failure_does_not_start_the_timeout_again(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    """Not of a part of the records either."""
-    failure = failed(timeout)
-    clock.advance(RETRY_FOR)
-    timeout.count(failure.batch.cut(slice(1)), TransportError("broke again"))
-    assert (len(timeout), timeout.expired(), failure.tries) == (1, (failure, RETRY_FOR), 2)
-
-
 def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout, clock: ManualClock) -> None:
     failure = failed(timeout)
     failure.is_unresolved = True
@@ -199,35 +178,9 @@ def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout
     assert timeout.expired() == (failure, RETRY_FOR + LOOK_UP)
 
 
-@pytest.fixture
-def outage_clocks(monkeypatch: pytest.MonkeyPatch) -> set[Clock]:
-    """The clocks by which outages are timed from now on."""
-    clocks = set()
-    monkeypatch.setattr(OUTAGES(), "failed", lambda *_, clock: clocks.add(clock))
-    return clocks
-
-
-def test_failed_sends_are_timed_by_the_clock_of_the_settings(
-    cluster: EmbeddedCluster, outage_clocks: set[Clock]
-) -> None:
-    clock = SkippingClock()
-    cluster.tubemq.on("send_message", times=2).fail(500)
-    with Producer(settings(cluster, retry_for=RETRY_FOR, clock=clock)) as producer:
-        producer.send("demo", b"a", target=(1, 0))
-    assert outage_clocks == {clock}
-
-
-def test_unreachable_brokers_and_masters_are_timed_by_the_clock_of_the_settings(
-    cluster: EmbeddedCluster, outage_clocks: set[Clock]
-) -> None:
-    clock = SkippingClock()
-    producer = Producer(settings(cluster, retry_for=RETRY_FOR, clock=clock))
-    producer.send("demo", b"a")
-    producer.flush()
-    cluster.kill_broker(1)
-    cluster.kill_master()
-    producer.send("demo", b"b")
-    with pytest.raises(TransportError):
-        producer.flush()
-    producer.close()
-    assert outage_clocks == {clock}
+def test_a_further_failure_does_not_start_the_timeout_again(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    """Not of a part of the records either."""
+    failure = failed(timeout)
+    clock.advance(RETRY_FOR)
+    timeout.count(failure.batch.cut(slice(1)), TransportError("broke again"))
+    assert (len(timeout), timeout.expired(), failure.tries) == (1, (failure, RETRY_FOR), 2)

@@ -140,14 +140,6 @@ def test_only_connected_brokers_with_room_are_chosen(pair: Scene) -> None:
     assert set(pair.choices()) == {P10, P11}
 
 
-def test_a_channel_that_became_full_is_not_chosen(pair: Scene) -> None:
-    pair.update()
-    assert set(pair.spread(20)) == {P10, P11, P20, P21}
-    pair.channels[1].room = 0
-    pair.sent(P10)
-    assert set(pair.spread(20)) == {P20, P21}
-
-
 @pytest.mark.parametrize(("count", "at_a_time"), [(1, 1), (5, 5), (100, 8), (256, 16), (1000, 60)])
 def test_partitions_get_records_in_turn(clock: ManualClock, count: int, at_a_time: int) -> None:
     """Some partitions get some records each, so that a request to a broker with many partitions is not small."""
@@ -206,11 +198,6 @@ def test_unavailable_partitions_are_not_used(pair: Scene) -> None:
         pair.partitioner.require(P20)
 
 
-def test_the_brokers_of_a_topic(clock: ManualClock) -> None:
-    scene = Scene(clock, cluster(1, 3, others=[2, 4]))
-    assert scene.partitioner.brokers("demo") == {1, 3}
-
-
 # A broker that failed
 
 
@@ -249,16 +236,6 @@ def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> 
     assert not pair.partitioner.breakers.any_open
 
 
-def test_a_failure_after_the_backoff_doubles_it(pair: Scene, clock: ManualClock) -> None:
-    for rest in (0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0):
-        pair.partitioner.broker_failed(1, "lost")
-        clock.now += rest * 0.9
-        pair.partitioner.broker_failed(1, "lost")  # the same failure still: an answer to a record that was in flight
-        assert not pair.accepts(P10)
-        clock.now += rest * 0.11
-        assert pair.accepts(P10)
-
-
 def test_a_success_closes_the_breaker(pair: Scene, clock: ManualClock) -> None:
     pair.partitioner.broker_failed(1, "refused")
     pair.partitioner.succeeded(P20)
@@ -279,15 +256,6 @@ def test_the_whole_cluster_is_never_avoided(clock: ManualClock) -> None:
     assert len(scene.brokers()) == 7
     clock.now += 50.0
     assert len(scene.brokers()) == 10
-
-
-def test_the_only_broker_of_a_topic_is_tried_after_its_backoff(clock: ManualClock) -> None:
-    """However many brokers there are without the topic."""
-    scene = Scene(clock, cluster(1, others=range(2, 11)))
-    scene.partitioner.broker_failed(1, "refused")
-    assert scene.brokers() == set()
-    clock.now += 0.11
-    assert scene.brokers() == {1}
 
 
 def test_a_slow_broker_gets_only_records_that_must_go_there(pair: Scene, clock: ManualClock) -> None:
@@ -347,14 +315,6 @@ def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: Ma
     pair.partitioner.succeeded(P11)
     assert set(pair.choices()) == {P11, P20, P21}
     pair.partitioner.succeeded(P10)
-    assert set(pair.choices()) == {P10, P11, P20, P21}
-
-
-def test_partitions_that_all_failed_are_tried_after_the_backoff(pair: Scene, clock: ManualClock) -> None:
-    for partition in pair.partitions():
-        pair.partitioner.partition_failed(partition)
-    assert set(pair.choices()) == set()
-    clock.now += 0.11
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
 

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Literal
 
 import pytest
@@ -15,12 +13,9 @@ from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
-from tests.stored import stored_in
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, ServerError
-from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
 from tubemq_spark.testing import ServerConfig
 
 
@@ -68,55 +63,7 @@ def test_answers_to_a_failed_producer_reach_no_other() -> None:
         assert bodies_in(cluster) == Counter([b"one", b"two", b"three"])
 
 
-def test_a_message_is_stored_with_its_attributes(cluster: EmbeddedCluster) -> None:
-    attributes = encode_attributes({"city": "Zürich"}, "news", "202611210830")
-    with Producer(settings(cluster)) as producer:
-        producer.send("demo", b"hello", attributes, "news", "202611210830")
-        stored = producer.flush()
-
-    (message,) = stored_in(cluster, "demo", filters=["news"])
-    expected = Attributes({"city": "Zürich"}, "news", parse_msg_time("202611210830"))
-    assert (message.body, message.attributes) == (b"hello", expected)
-    assert stored == {message.partition: 1}
-    assert stored_in(cluster, "demo", filters=["nothing"]) == []
-
-
-class MostInFlight:
-    """The most sends that a broker has read at once. It answers them before it reads on, so as many were in flight."""
-
-    def __init__(self, cluster: EmbeddedCluster) -> None:
-        self.most = 0
-        self._now: Counter[int] = Counter()
-        for broker_id in cluster.broker_ids:
-            cluster.tubemq.on("send_message", broker=broker_id).run(partial(self._count, broker_id))
-
-    def _count(self, broker_id: int) -> None:
-        if not self._now[broker_id]:
-            asyncio.get_running_loop().call_soon(self._now.pop, broker_id)
-        self._now[broker_id] += 1
-        self.most = max(self.most, self._now[broker_id])
-
-
-@pytest.mark.parametrize("max_in_flight", [1, 7, 128])
-def test_max_in_flight_limits_unanswered_sends(cluster: EmbeddedCluster, max_in_flight: int) -> None:
-    most_in_flight = MostInFlight(cluster)
-    with Producer(settings(cluster), max_in_flight) as producer:
-        send_all(producer, 700)
-    assert bodies_in(cluster) == dict.fromkeys(bodies(700), 1)
-    assert 0 < most_in_flight.most <= max_in_flight
-
-
 # Failures that end the producer
-
-
-def test_flush_fails_after_an_error(cluster: EmbeddedCluster) -> None:
-    cluster.tubemq.on("send_message").fail(400)
-    producer = Producer(settings(cluster))
-    producer.send("demo", b"a")
-    for _ in range(3):
-        with pytest.raises(ServerError):
-            producer.flush()
-    producer.close()
 
 
 def test_the_delivery_timeout_reports_the_last_answer(cluster: EmbeddedCluster) -> None:
@@ -151,15 +98,6 @@ def test_a_broker_that_does_not_know_the_new_token_is_avoided(cluster: EmbeddedC
             assert {partition.broker_id for partition in producer.flush()} == {1}
     assert 0 < refusal.fired <= 100
     assert bodies_in(cluster) == dict.fromkeys(bodies(100), 3)
-
-
-def test_an_unknown_topic_does_not_end_the_producer(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster, retry_for=0.3)) as producer:
-        producer.send("demo", b"before")
-        with pytest.raises(ConfigError, match=r"row 5: the master .* knows no topic nope"):
-            producer.send("nope", b"a", row=5)
-        producer.send("demo", b"after")
-    assert set(bodies_in(cluster)) == {b"before", b"after"}
 
 
 @pytest.mark.parametrize(
@@ -200,26 +138,3 @@ def test_a_body_is_no_longer_than_a_frame_takes(framing: Literal["standard", "pr
 
 
 # A caller that pauses
-
-
-def test_a_pause_of_the_caller_does_not_count_for_the_delivery_timeout(cluster: EmbeddedCluster) -> None:
-    """Records that failed before the pause are sent again after it."""
-    clock = SkippingClock()
-    same = settings(cluster, retry_for=20.0, clock=clock)
-    refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]
-    with Producer(same) as producer:
-        send_all(producer, 300)
-
-        def both_have_refused() -> bool:
-            producer.send("demo", b"more")
-            return len(SESSIONS().shared(same).health.failures.brokers) == 2
-
-        wait_until(both_have_refused)
-        for _ in range(3):
-            clock.advance(60)
-            send_all(producer, 300)
-        for refusal in refusals:
-            refusal.remove()
-        clock.advance(60)
-        stored = producer.flush()
-    assert sum(stored.values()) == bodies_in(cluster).total()

@@ -34,7 +34,7 @@ from tubemq_spark.client.producer.record_batch import OVERHEAD
 from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Stored, wait_for
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
-from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
+from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.auth import broker_authorization
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request, Response, decode_request
@@ -122,22 +122,6 @@ def test_a_failed_broker_is_avoided_then_half_open_then_used_again(
     assert bodies_in(cluster).total() == producer.acknowledged
 
 
-def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) -> None:
-    """A record for the first broker is sent before the second one answers."""
-    refusal = cluster.tubemq.on("send_message", broker=1, times=3).fail(503)
-    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
-        assert by_broker(send_all(producer, 6)) == {2: 6}
-        assert refusal.fired == 3
-        silent = cluster.tubemq.on("send_message", broker=2, times=1).delay(LONG)
-        advance = cluster.tubemq.on("send_message", broker=1, times=1).run(
-            lambda: cluster.tubemq.clock.advance(LONG), after=True
-        )
-        producer.send("demo", b"two", target=(2, 0))
-        producer.send("demo", b"one", target=(1, 0))
-        producer.flush()
-    assert silent.fired == advance.fired == 1
-
-
 # Connecting
 
 
@@ -175,12 +159,6 @@ def unreachable(
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_an_unreachable_broker_does_not_delay_others(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster)) as producer:
-        assert by_broker(send_all(producer, 2000)) == {1: 2000}
-
-
-@pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("keyed", [True, False], ids=["keys", "targets"])
 def test_records_for_an_unreachable_broker_do_not_delay_others(cluster: EmbeddedCluster, keyed: bool) -> None:
     """As long as there is memory."""
@@ -193,37 +171,6 @@ def test_records_for_an_unreachable_broker_do_not_delay_others(cluster: Embedded
     producer.close()
 
 
-def test_producers_share_one_connect_attempt(cluster: EmbeddedCluster, unreachable: BlackHole) -> None:
-    """Micro-batches that are shorter than an attempt start no further one, and know when it has failed."""
-    same = settings(cluster)
-    for _ in range(4):
-        with Producer(same) as producer, Producer(same) as other:
-            assert by_broker(send_all(producer, 50)) == by_broker(send_all(other, 50)) == {1: 50}
-    wait_until(lambda: unreachable.attempts)
-    assert unreachable.attempts == 1
-    unreachable.release()
-    for _ in range(4):
-        with Producer(same) as producer:
-            assert by_broker(send_all(producer, 50)) == {1: 50}
-    assert unreachable.attempts == 1
-
-
-def test_each_producer_gets_a_connection_after_a_shared_attempt(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_open = threading.Event()
-    same = settings(cluster)
-    with Producer(same) as first, Producer(same) as second:
-        first.limit("demo")
-        monkeypatch.setattr(connection_module, "open_socket", lambda *those: may_open.wait(60) and open_socket(*those))
-        for producer in (first, second):
-            producer.prepare("demo")
-            producer.send("demo", b"a", target=(1, 0))
-        may_open.set()
-        assert sum(first.flush().values()) == sum(second.flush().values()) == 1
-        assert len(connections(cluster, 1)) == 2
-
-
 def test_prepare_connects_before_the_first_record(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         producer.limit("demo")
@@ -234,18 +181,6 @@ def test_prepare_connects_before_the_first_record(cluster: EmbeddedCluster) -> N
         ahead = [connections(cluster, n) for n in (1, 2)]
         assert by_broker(send_all(producer, 300)) == {1: 150, 2: 150}
         assert [connections(cluster, n) for n in (1, 2)] == ahead
-
-
-def test_unused_connections_go_to_the_next_producer(cluster: EmbeddedCluster) -> None:
-    with Producer(settings(cluster)) as producer:
-        producer.limit("demo")
-        producer.prepare("demo")
-    wait_until(lambda: connections(cluster, 1) and connections(cluster, 2))
-    ahead = [connections(cluster, n) for n in (1, 2)]
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-connect")])
-    with Producer(settings(cluster)) as producer:
-        send_all(producer, 300)
-    assert [connections(cluster, n) for n in (1, 2)] == ahead
 
 
 @pytest.mark.parametrize("idle", [True, False], ids=["for too long", "not for long"])
@@ -304,40 +239,7 @@ def test_memory_is_bounded_while_no_broker_answers(
 # Partitions that are added and removed
 
 
-@pytest.mark.parametrize("code", [403, 419])
-def test_a_topic_that_accepts_nothing_more_is_an_error(cluster: EmbeddedCluster, code: int) -> None:
-    """The topic is closed, or the brokers' disks are full."""
-    for broker_id in cluster.broker_ids:
-        cluster.tubemq.on("send_message", broker=broker_id, nth=51).fail(code, "as the test wants it")
-    producer = Producer(settings(cluster, retry_for=2.0, clock=SkippingClock()), max_in_flight=1)
-    with pytest.raises(
-        ServerError, match=rf"tries on all brokers .* {code} .*; 100 of 300 messages so far are acknowledged\. Check "
-    ) as caught:
-        send_all(producer, 300)
-    assert caught.value.code == code
-    assert bodies_in(cluster).total() == producer.acknowledged == 100
-    producer.close()
-
-
 # Sizes
-
-
-def test_a_topic_may_have_its_own_size_limit(cluster: EmbeddedCluster) -> None:
-    cluster.tubemq.create_topic("small", 1, max_msg_size=2000)
-    with ExitStack() as stack:
-        producer = stack.enter_context(Producer(settings(cluster), rows_of="of task partition 4"))
-        assert producer.limit("small") == 2000 < producer.limit("demo")
-        sends = stack.enter_context(cluster.tubemq.on("send_message").count())
-        for how in ({}, {"key": b"k"}, {"target": (1, 0)}):
-            with pytest.raises(
-                ConfigError, match=r"^row 3 of task partition 4: value has 2001 bytes, and topic small takes 2000 at "
-            ):
-                producer.send("small", bytes(2001), row=3, **how)
-        producer.flush()
-        assert sends.fired == 0
-        producer.send("small", bytes(2000), row=4)
-        producer.send("demo", bytes(2001), row=5)
-        assert sum(producer.flush().values()) == 2
 
 
 # The channel to one broker: its timeout
@@ -503,26 +405,6 @@ def wait_for_answers(channel: BrokerChannel) -> tuple[list[Stored], list[Failed]
     return stored, failed
 
 
-@pytest.mark.parametrize(
-    ("max_in_flight", "size", "room"),
-    [(1, 10, 1), (7, 10, 7), (1000, MIB, 16), (1000, 20 * MIB, 1)],
-    ids=["one", "by number", "by length", "very long"],
-)
-def test_the_channel_is_full_at_its_limit(
-    one_broker: EmbeddedCluster, max_in_flight: int, size: int, room: int
-) -> None:
-    channel = channel_to(one_broker, max_in_flight)
-    for _ in range(3):
-        taken = 0
-        while channel.room:
-            submit(channel, size)
-            taken += 1
-        assert taken == room == channel.in_flight
-        wait_for_answers(channel)
-        assert channel.room == max_in_flight
-    channel.close()
-
-
 def test_a_record_too_long_for_a_frame_does_not_break_the_channel(one_broker: EmbeddedCluster) -> None:
     channel = channel_to(one_broker, 10)
     with pytest.raises(ProtocolError, match="a frame's body has 1 to"):
@@ -555,14 +437,21 @@ def test_each_record_of_a_batch_has_an_outcome(one_broker: EmbeddedCluster, *, w
     channel.close()
 
 
-def test_the_records_behind_a_lost_connection_have_no_answer(one_broker: EmbeddedCluster) -> None:
-    one_broker.tubemq.on("send_message", nth=4, times=1).close_connection()
-    channel = channel_to(one_broker, 100)
-    for start in (0, 5):
-        channel.submit(batch_of(*(b"%d" % n for n in range(start, start + 5)), partition=PARTITION), TARGET)
-    stored, failed = wait_for_answers(channel)
-    assert sum(end - start for _, start, end, _ in stored) == 3
-    assert [one.batch.bodies for one in failed] == [[b"3", b"4"], [b"5", b"6", b"7", b"8", b"9"]]
-    assert all(isinstance(one.outcome, TransportError) for one in failed)
-    assert channel.is_broken
+@pytest.mark.parametrize(
+    ("max_in_flight", "size", "room"),
+    [(1, 10, 1), (7, 10, 7), (1000, MIB, 16), (1000, 20 * MIB, 1)],
+    ids=["one", "by number", "by length", "very long"],
+)
+def test_the_channel_is_full_at_its_limit(
+    one_broker: EmbeddedCluster, max_in_flight: int, size: int, room: int
+) -> None:
+    channel = channel_to(one_broker, max_in_flight)
+    for _ in range(3):
+        taken = 0
+        while channel.room:
+            submit(channel, size)
+            taken += 1
+        assert taken == room == channel.in_flight
+        wait_for_answers(channel)
+        assert channel.room == max_in_flight
     channel.close()
