@@ -410,7 +410,7 @@ class WritingSchedule(OperatedSchedule):
         weather = self.setting.weather
         if weather.lost or ((weather.late or weather.late_reply) and weather.longest >= 2.0):
             return True
-        words = {"crash", "stop", "hang", "network", "deleted"}
+        words = {"crash", "stop", "hang", "network", "deleted", "slow"}
         return any(when >= at - 40.0 and what in words for when, what in self.troubles)
 
     # -- the end --------------------------------------------------------------------------------------------------
