@@ -332,16 +332,13 @@ class Group:
                 continue
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
-            if not self.reading.checkpoint.committed and self._was_lost(partition):
+            troubles = {what for _, what in self.schedule.troubles}
+            if not self.reading.checkpoint.committed and troubles & {"crash", "deleted"}:
                 continue  # the broker let the group begin anew, at the end, after the first batch was planned
             if position > limit:
                 raise BrokenError(
                     invariant, f"group {self.name} is at {position} of {partition}, the checkpoint at {limit}"
                 )
-
-    def _was_lost(self, partition: Partition) -> bool:
-        losses = self.schedule.truth.losses
-        return any(loss.store == partition.store and loss.how != RETENTION for loss in losses)
 
     def group_never_free(self) -> None:
         """While the query runs, its driver holds all its partitions in the group."""
@@ -358,7 +355,7 @@ class Group:
         """With `commitOffsets=false` the group is where the query found it, or where somebody else moved it."""
         for partition, start in self.reading.starts.items():
             position = self.position(partition)
-            if self._was_lost(partition):
+            if any(loss.store == partition.store and loss.how != RETENTION for loss in self.schedule.truth.losses):
                 continue  # servers set it to the end of what is left
             usual = (None, 0, start, self.schedule.store_begin(partition))
             if position not in usual and position not in self._excused[partition] | self._at_begin[partition]:
