@@ -333,8 +333,8 @@ class Group:
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
             troubles = {what for _, what in self.schedule.troubles}
-            if not self.reading.checkpoint.committed and troubles & {"crash", "deleted"}:
-                continue  # the broker let the group begin anew, at the end, after the first batch was planned
+            if self.reading.checkpoint.committed <= 1 and troubles & {"crash", "deleted"}:
+                continue  # the broker let the group begin anew, at the end; the next batch moves it
             if position > limit:
                 raise BrokenError(
                     invariant, f"group {self.name} is at {position} of {partition}, the checkpoint at {limit}"
