@@ -322,8 +322,8 @@ class Writing:
         if before and not any(attempt.stamped for attempt in before):
             return "switched on"
         # "… or whose messages lie more than 16 384 messages back in their store"
-        plans = [self.plans[one.run, origin] for one in attempts if one.once and (one.run, origin) in self.plans]
-        first_searched = plans[0].largest - vars(stored_rows_search)["MARGIN"] if plans else 0
+        again = [c.message.position // UNIT for c in live if c.attempt is not None and c.attempt.once]
+        first_searched = min(again, default=0) - vars(stored_rows_search)["MARGIN"]
         if before and all(c.message.position // UNIT < first_searched for c in live if c.attempt in before):
             return "switched on"
         # "for a broker that handles a send more than 10 s after it answered another request"

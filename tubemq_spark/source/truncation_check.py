@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 # A check of a store makes some twenty objects. If all stores were checked together, they would outlive Python's young
 # garbage collections, and more full ones would follow, which visit all objects of the process.
 _STORES_AT_ONCE = 128
+_REPLACED_AFTER = 1.0  # seconds: a broker does not restart, and a topic is not created anew, in less
 
 
 class StoreChangedError(Exception):
@@ -94,7 +95,8 @@ class TruncationCheck:
         self, batches: Sequence[StoreRange], empty: Collection[Partition]
     ) -> tuple[list[StoreCheck], dict[PartitionPosition, ProbeResult]]:
         """Return the checks of some stores, and the answers to all their probes."""
-        now = max(0, int(self.prober.settings.clock.time()))  # a fingerprint has no negative time
+        clock = self.prober.settings.clock
+        begun, now = clock.monotonic(), max(0, int(clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
         checks = self._store_checks(batches, results, now)
         for batch in batches:
@@ -105,6 +107,9 @@ class TruncationCheck:
         unread = unread_members(batches)
         results |= self.prober.probe(first, {place for check in checks for place in check.exact_places()}, unread)
         results |= self.prober.probe((place for check in checks for place in check.second_places()), optional=unread)
+        if clock.monotonic() - begun > _REPLACED_AFTER:  # the store may be another one since the first answer
+            newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
+            results |= self.prober.probe(newest, optional=unread)
         return checks, results
 
     def _evaluate(
