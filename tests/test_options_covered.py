@@ -35,7 +35,7 @@ COLUMNS = set(Cells._fields)
 CONTRACT_OF_CLIENTS = """
     tubemq.master tubemq.user tubemq.password tubemq.passwordFile tubemq.tls.enabled tubemq.tls.ca tubemq.tls.cert
     tubemq.tls.key tubemq.tls.keyPassword tubemq.tls.verifyHostname tubemq.rpc.timeoutMs tubemq.rpc.framing
-    tubemq.retry.maxElapsedMs tubemq.connections.idleMs tubemq.connections.shared
+    tubemq.retry.maxElapsedMs tubemq.connections.idleMs tubemq.connections.shared tubemq.brokers.addresses
 """
 CONTRACT_OF_THE_SOURCE = """
     subscribe assign tubemq.group tubemq.claim.timeoutMs filters startingOffsets startingTimestamp endingOffsets

@@ -42,6 +42,7 @@ def source_options(
     retry_max_elapsed_ms: int | None = None,
     connections_idle_ms: int | None = None,
     connections_shared: bool | None = None,
+    brokers_addresses: str | Sequence[str] | None = None,
     tls_enabled: bool | None = None,
     tls_ca: str | None = None,
     tls_cert: str | None = None,
@@ -89,6 +90,8 @@ def source_options(
         connections_idle_ms: an idle connection is closed after this time. Default: 180000
         connections_shared: true: the tasks of a worker process reuse each other's connections; false: each task opens
             connections of its own and closes them at its end. Default: true
+        brokers_addresses: where this client reaches a broker whose own address, which the master lists, is not
+            reachable from here: behind NAT, in containers, with forwarded ports
         tls_enabled: true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it.
             Default: false
         tls_ca: the certificates of the authorities that may sign a server's, on the driver and every executor; by
@@ -157,6 +160,7 @@ def source_options(
             "tubemq.retry.maxElapsedMs": retry_max_elapsed_ms,
             "tubemq.connections.idleMs": connections_idle_ms,
             "tubemq.connections.shared": connections_shared,
+            "tubemq.brokers.addresses": brokers_addresses,
             "tubemq.tls.enabled": tls_enabled,
             "tubemq.tls.ca": tls_ca,
             "tubemq.tls.cert": tls_cert,
@@ -200,6 +204,7 @@ def sink_options(
     retry_max_elapsed_ms: int | None = None,
     connections_idle_ms: int | None = None,
     connections_shared: bool | None = None,
+    brokers_addresses: str | Sequence[str] | None = None,
     tls_enabled: bool | None = None,
     tls_ca: str | None = None,
     tls_cert: str | None = None,
@@ -239,6 +244,8 @@ def sink_options(
         connections_idle_ms: an idle connection is closed after this time. Default: 180000
         connections_shared: true: the tasks of a worker process reuse each other's connections; false: each task opens
             connections of its own and closes them at its end. Default: true
+        brokers_addresses: where this client reaches a broker whose own address, which the master lists, is not
+            reachable from here: behind NAT, in containers, with forwarded ports
         tls_enabled: true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it.
             Default: false
         tls_ca: the certificates of the authorities that may sign a server's, on the driver and every executor; by
@@ -290,6 +297,7 @@ def sink_options(
             "tubemq.retry.maxElapsedMs": retry_max_elapsed_ms,
             "tubemq.connections.idleMs": connections_idle_ms,
             "tubemq.connections.shared": connections_shared,
+            "tubemq.brokers.addresses": brokers_addresses,
             "tubemq.tls.enabled": tls_enabled,
             "tubemq.tls.ca": tls_ca,
             "tubemq.tls.cert": tls_cert,

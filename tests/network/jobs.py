@@ -30,18 +30,18 @@ MessageKey = tuple[int, int, int, bytes]
 
 _ROWS = 40  # of a micro-batch of the sink
 _SIZE = 1000  # bytes of a row
-_PAUSE = 0.2  # seconds between two micro-batches
 _ATTEMPTS = 4  # of a task, as Spark's default; then the query fails and is started again
 
 
 class Jobs:
-    """A sink and a stream on `topic`, each in a thread, that reach the cluster at `master`; a context manager.
+    """A sink and a stream on `topic`, each in a thread; a context manager. `options` are of both.
 
     A query that fails is started again from its checkpoint, as an operator would do. `failures` are the errors.
-    The sink waits for `pause` seconds between two micro-batches.
     """
 
-    def __init__(self, cluster: Cluster, master: str, topic: str, pause: float = _PAUSE, **options: object) -> None:
+    pause = 0.2  # seconds between two micro-batches of the sink
+
+    def __init__(self, cluster: Cluster, topic: str, **options: object) -> None:
         self.failures: list[TubeMQError] = []
         self.losses: list[DataLossError] = []
         self.written: set[bytes] = set()
@@ -50,10 +50,9 @@ class Jobs:
         self._last = time.monotonic()  # when the stream committed a batch
         self._cluster = cluster
         self._topic = topic
-        self._pause = pause
         # With 'effectivelyOnce' a task has to know its query and its batch.
         self._task = Task() if "effectivelyOnce" in options else None
-        common = {"tubemq.master": master, "tubemq.rpc.framing": cluster.framing, **options}
+        common = {"tubemq.master": cluster.master, "tubemq.rpc.framing": cluster.framing, **options}
         self._sink = {**sink_options(cluster, topic, tubemq_retry_maxElapsedMs=None), **_texts(common)}
         self._source = _texts({
             "tubemq.group": f"g_{uuid.uuid4().hex[:12]}", "subscribe": topic, "startingOffsets": "earliest",
@@ -157,7 +156,7 @@ class Jobs:
     def _write(self) -> None:
         columns = schema()
         for batch in itertools.count():
-            if self._no_more_rows.wait(self._pause):
+            if self._no_more_rows.wait(self.pause):
                 return
             rows = [{"value": f"{next(self._numbers)} ".encode().ljust(_SIZE, b".")} for _ in range(_ROWS)]
             while not self._try(lambda: self._write_batch(rows, columns, batch)):  # noqa: B023

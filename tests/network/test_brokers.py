@@ -34,7 +34,7 @@ def cluster() -> Iterator[RealCluster]:
 
 def test_one_of_two_brokers_is_killed(cluster: RealCluster) -> None:
     """It loses what it had not flushed. The stream reports that; all else is there once."""
-    with Jobs(cluster, cluster.master, "brokers_killed", failOnDataLoss="false") as jobs:
+    with Jobs(cluster, "brokers_killed", failOnDataLoss="false") as jobs:
         jobs.wait_for_more(200)
         cluster.kill_broker(1)
         jobs.pass_time(seconds(10, 60))
@@ -47,7 +47,7 @@ def test_one_of_two_brokers_is_killed(cluster: RealCluster) -> None:
 
 def test_a_broker_hangs(cluster: RealCluster) -> None:
     pause = seconds(15, 40)
-    with Jobs(cluster, cluster.master, "brokers_hangs") as jobs:
+    with Jobs(cluster, "brokers_hangs") as jobs:
         jobs.wait_for_more(200)
         cluster.pause_broker(1)
         jobs.pass_time(pause)
@@ -62,7 +62,7 @@ def test_a_broker_hangs(cluster: RealCluster) -> None:
 @pytest.mark.skipif(not FULL_TIMES, reason="takes 6 minutes: set TUBEMQ_FULL_TIMES to 1")
 def test_a_broker_hangs_for_longer_than_queries_retry(cluster: RealCluster) -> None:
     """The stream fails and begins again until the broker is back. The sink writes to the other one."""
-    with Jobs(cluster, cluster.master, "brokers_hangs_long") as jobs:
+    with Jobs(cluster, "brokers_hangs_long") as jobs:
         jobs.wait_for_more(200)
         cluster.pause_broker(1)
         before = len(jobs.written)
@@ -79,7 +79,7 @@ def test_a_broker_hangs_for_longer_than_queries_retry(cluster: RealCluster) -> N
 
 def test_a_broker_stops_in_order(cluster: RealCluster) -> None:
     """It confirms for the group what is in flight, and the next run of the stream still begins at its checkpoint."""
-    with Jobs(cluster, cluster.master, "brokers_stops") as jobs:
+    with Jobs(cluster, "brokers_stops") as jobs:
         for _ in range(2):
             jobs.wait_for_more(200)
             cluster.stop_broker(1)
@@ -91,7 +91,7 @@ def test_a_broker_stops_in_order(cluster: RealCluster) -> None:
 
 
 def test_a_broker_loses_its_data_folder(cluster: RealCluster) -> None:
-    with Jobs(cluster, cluster.master, "brokers_loses") as jobs:
+    with Jobs(cluster, "brokers_loses") as jobs:
         jobs.wait_for_rows_of(1)  # the sink may still avoid it, because it was away in another test
         cluster.kill_broker(1)
         cluster.remove_data(1)

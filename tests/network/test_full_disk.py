@@ -60,7 +60,7 @@ def test_the_disk_of_a_broker_is_full(cluster: RealCluster, disk: Path, caplog: 
     """The broker acknowledges messages that it cannot store, and then refuses further ones. The sink writes to the
     other broker. There is space again, but the broker accepts messages only after an operator has restarted it and
     lifted the master's ban; it has lost what it could not store. The stream reports that; all else is there once."""
-    with Jobs(cluster, cluster.master, TOPIC, failOnDataLoss="false") as jobs:
+    with Jobs(cluster, TOPIC, failOnDataLoss="false") as jobs:
         jobs.wait_for_more(200)
         ballast = fill(disk)
         jobs.pass_time(seconds(40, 120))

@@ -49,7 +49,7 @@ def wait_for_active(cluster: RealCluster) -> None:
 
 
 def test_the_active_master_dies_while_queries_run(cluster: RealCluster) -> None:
-    with Jobs(cluster, cluster.master, "masters_running") as jobs:
+    with Jobs(cluster, "masters_running") as jobs:
         jobs.wait_for_more(200)
         killed = kill_active(cluster)
         jobs.wait_for_more(200)
@@ -65,7 +65,7 @@ def test_the_active_master_dies_while_queries_run(cluster: RealCluster) -> None:
 
 def test_the_active_master_dies_while_queries_start(cluster: RealCluster) -> None:
     killed = kill_active(cluster)
-    with Jobs(cluster, cluster.master, "masters_starting") as jobs:  # the other one is not active yet
+    with Jobs(cluster, "masters_starting") as jobs:  # the other one is not active yet
         jobs.wait_for_more(200)
         cluster.start_master(killed)
         jobs.finish()
@@ -78,7 +78,7 @@ def test_the_standby_is_listed_first(cluster: RealCluster) -> None:
     active = cluster.active_master
     addresses = cluster.master.split(",")
     listed = [*(address for number, address in enumerate(addresses, 1) if number != active), addresses[active - 1]]
-    with Jobs(cluster, ",".join(listed), "masters_standby_first") as jobs:
+    with Jobs(cluster, "masters_standby_first", **{"tubemq.master": ",".join(listed)}) as jobs:
         jobs.wait_for_more(200)
         jobs.finish()
         jobs.check()
@@ -88,7 +88,7 @@ def test_the_standby_is_listed_first(cluster: RealCluster) -> None:
 
 def test_known_partitions_are_read_and_written_without_any_master(cluster: RealCluster) -> None:
     """Heartbeats fail, and the stream looks for new partitions in vain."""
-    with Jobs(cluster, cluster.master, "masters_none", metadataIntervalMs=int(1000 * LOOKS)) as jobs:
+    with Jobs(cluster, "masters_none", metadataIntervalMs=int(1000 * LOOKS)) as jobs:
         jobs.wait_for_more(200)
         for number in (1, 2):
             cluster.kill_master(number)

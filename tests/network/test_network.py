@@ -37,7 +37,7 @@ def proxied(cluster: Cluster) -> Iterator[Proxied]:
 @pytest.mark.parametrize("number", range(len(SCENARIOS)), ids=map(str, SCENARIOS))
 def test_a_bad_network_loses_nothing_and_repeats_no_message(cluster: Cluster, proxied: Proxied, number: int) -> None:
     scenario: Scenario = SCENARIOS[number]
-    with Jobs(cluster, proxied.master, f"network_{number}", **{"tubemq.rpc.timeoutMs": 3000}) as jobs:
+    with Jobs(cluster, f"network_{number}", **proxied.options, **{"tubemq.rpc.timeoutMs": 3000}) as jobs:
         jobs.wait_for_more(200)
         scenario.run(proxied)
         jobs.wait_for_more(200)

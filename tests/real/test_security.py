@@ -172,6 +172,8 @@ def test_a_filter_that_is_not_allowed_is_explained(tubemq: RealTubeMQ, group: st
 class JobsOfAUser(Jobs):
     """The stored messages are read with the user's rights."""
 
+    pause = 1.0
+
     def stored(self) -> set[MessageKey]:
         rows = read_back(self._cluster, self._topic, tubemq_group="ledger", **LOGIN)
         return {(row["broker_id"], row["partition"], row["message_id"], row["value"]) for row in rows}
@@ -192,7 +194,7 @@ def test_queries_go_on_while_tokens_rotate(tubemq: RealTubeMQ) -> None:
     login = {name.replace("_", "."): value for name, value in LOGIN.items()}
     client = settings(tubemq, **USER)  # type: ignore[arg-type]  # its address is asked for
     with (
-        JobsOfAUser(tubemq, tubemq.master, "long", pause=1.0, **login, **options) as jobs,  # type: ignore[arg-type]
+        JobsOfAUser(tubemq, "long", **login, **options) as jobs,  # type: ignore[arg-type]
         SESSIONS().lease(client) as session,
     ):
         session.add_topics(["long"])  # registers it, so that its heartbeats bring the tokens

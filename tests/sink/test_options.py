@@ -137,6 +137,7 @@ def test_source_and_sink_parse_client_options_alike() -> None:
         "tubemq.retry.maxElapsedMs": "102",
         "tubemq.connections.idleMs": "1003",
         "tubemq.connections.shared": "false",
+        "tubemq.brokers.addresses": "1=nat:18123",
         "tubemq.tls.enabled": "true",
         "tubemq.tls.verifyHostname": "false",
     }

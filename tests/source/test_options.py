@@ -16,7 +16,7 @@ import pytest
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing
-from tubemq_spark.protocol.metadata import Address, Partition
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.source import options as source_options
 from tubemq_spark.source.option_parsers import EARLIEST, LATEST
 from tubemq_spark.source.options import SourceOptions, check_options
@@ -99,6 +99,12 @@ def test_defaults_are_those_of_the_contract(value_of: Callable[[SourceOptions], 
         ("tubemq.retry.maxElapsedMs", "0", lambda o: o.client.retry_for, 0.0),
         ("tubemq.connections.idleMs", "1000", lambda o: o.client.idle_for, 1.0),
         ("tubemq.connections.shared", " False", lambda o: o.client.shared_connections, False),
+        (
+            "tubemq.brokers.addresses",
+            "1=nat:18123, 20 = 10.0.0.1:2",
+            lambda o: o.client.broker_addresses,
+            (Broker(1, Address("nat", 18123)), Broker(20, Address("10.0.0.1", 2))),
+        ),
         ("tubemq.tls.enabled", "TRUE", lambda o: o.client.tls is not None, True),
         ("subscribe", "b, a ,b", lambda o: o.topics, ("b", "a")),
         ("tubemq.group", " g-1 ", lambda o: o.group, "g-1"),
@@ -177,6 +183,10 @@ BAD_VALUES = [
     ("tubemq.retry.maxElapsedMs", "1e3", "milliseconds, 0 or more"),
     ("tubemq.connections.idleMs", "999", "milliseconds, at least 1000"),
     ("tubemq.connections.shared", "yes", "true or false"),
+    *(
+        ("tubemq.brokers.addresses", text, "brokerId=host:port[,brokerId=host:port…]")
+        for text in ("", "1", "1=nat", "nat:1", "one=nat:1", "-1=nat:1", "1=nat:0", "1=nat:1,", "1=nat:1,1=nat:2")
+    ),
     ("tubemq.tls.enabled", "1", "true or false"),
     ("tubemq.tls.ca", " ", "the path of a PEM file"),
     ("tubemq.tls.cert", "", "the path of a PEM file"),

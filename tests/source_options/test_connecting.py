@@ -13,6 +13,7 @@ import pytest
 
 from tests.certificates import Authority, Certificate, tls_files
 from tests.clocks import SkippingClock, UseTimings
+from tests.network.proxy import Network
 from tests.peers import refused_address
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
@@ -22,7 +23,7 @@ from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials, master_certificate
-from tubemq_spark.protocol.metadata import Address, Broker
+from tubemq_spark.protocol.metadata import Address, Broker, parse_master_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, authentication
 from tubemq_spark.testing.master import access_check as gate
@@ -236,6 +237,21 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
 
     monkeypatch.setattr(pool, "connect", note)
     return made
+
+
+@pytest.mark.option("tubemq.brokers.addresses")
+def test_brokers_are_reached_at_the_given_addresses(start: Start) -> None:
+    """Of one broker; the others are reached where the master says."""
+    tubemq = start({"t": 2}, brokers=2)
+    sent = fill(tubemq, "t", 20)
+    with Network() as network:
+        forwarded = network.proxy(parse_master_addresses(tubemq.broker_address(2))[0])
+        assert sorted(bodies(read_batch(tubemq, "t", tubemq_brokers_addresses=f"2={forwarded.address}"))) == sorted(
+            sent
+        )
+        assert forwarded.connections
+    with pytest.raises(TransportError, match=rf"broker 2 at {forwarded.address}"):
+        read_batch(tubemq, "t", tubemq_brokers_addresses=f"2={forwarded.address}", tubemq_retry_maxElapsedMs=0)
 
 
 @pytest.mark.option("tubemq.connections.shared")

@@ -60,7 +60,7 @@ def broker(number: int, method: Method, by: hostile.Bytes, spared: int = 0) -> M
 def master(method: Method, by: hostile.Bytes) -> Mischief:
     def befall(proxied: Proxied) -> Spoiled:
         spoiled = Spoiled(method, by)
-        proxied.masters[0].edit = proxied.announcing(spoiled)
+        proxied.masters[0].edit = spoiled
         return spoiled
 
     return befall
@@ -119,7 +119,7 @@ CASES = [
 
 def start(spark: SparkSession, proxied: Proxied, checkpoint: Path, queries: Queries) -> Any:
     common = {
-        "tubemq.master": proxied.master,
+        **proxied.options,
         "tubemq.rpc.framing": "standard",
         "tubemq.rpc.timeoutMs": "2000",
         "tubemq.retry.maxElapsedMs": "4000",

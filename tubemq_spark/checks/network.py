@@ -21,6 +21,7 @@ _NETWORK = (
     "open the port from this machine in firewalls, security groups and network policies; check that {} is its address "
     "as seen from here"
 )
+_ELSEWHERE = "; if this broker has another address here, name it in option 'tubemq.brokers.addresses'"
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ def check_server(settings: ClientSettings, server: Server) -> Iterator[CheckResu
 def _unreachable(server: Server, error: TransportError) -> CheckResult:
     text = str(error)
     host, port = server.address
+    is_master = server.role == "master"
     network = _NETWORK.format(host)
     if "refused" in text:
-        is_master = server.role == "master"
         remedy = f"start the {'master' if is_master else 'broker'}, or correct the port ({port})" + (
             " in option 'tubemq.master'" if is_master else ", which the master lists from the broker's configuration"
         )
@@ -83,7 +84,7 @@ def _unreachable(server: Server, error: TransportError) -> CheckResult:
         remedy = network
     else:
         remedy = f"check that the name {host} can be resolved on this machine; {network}"
-    return failed("connection", server.subject, text, remedy)
+    return failed("connection", server.subject, text, remedy + ("" if is_master else _ELSEWHERE))
 
 
 def _framing(settings: ClientSettings, server: Server, seconds: float) -> CheckResult:

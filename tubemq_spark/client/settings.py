@@ -15,7 +15,7 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import Option, boolean, choice, flag, not_blank, whole_number
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, MASTER_PORT, MASTER_TLS_PORT, Framing
-from tubemq_spark.protocol.metadata import Address, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, Broker, parse_broker_addresses, parse_master_addresses
 
 MASTER = Option(
     "tubemq.master",
@@ -60,6 +60,13 @@ CONNECTIONS_SHARED = flag(
     "true: the tasks of a worker process reuse each other's connections; false: each task opens connections of its own "
     "and closes them at its end",
 )
+BROKER_ADDRESSES = Option(
+    "tubemq.brokers.addresses",
+    parse_broker_addresses,
+    "brokerId=host:port[,brokerId=host:port…]",
+    "where this client reaches a broker whose own address, which the master lists, is not reachable from here: behind "
+    "NAT, in containers, with forwarded ports",
+)
 TLS_ENABLED = flag(
     "tubemq.tls.enabled",
     False,
@@ -102,7 +109,7 @@ TLS_VERIFY_HOSTNAME = Option(
 
 CLIENT_OPTIONS: tuple[Option[Any], ...] = (
     MASTER, USER, PASSWORD, PASSWORD_FILE, RPC_TIMEOUT_MS, RPC_FRAMING, RETRY_MAX_ELAPSED_MS, CONNECTIONS_IDLE_MS,
-    CONNECTIONS_SHARED, TLS_ENABLED, TLS_CA, TLS_CERT, TLS_KEY, TLS_KEY_PASSWORD, TLS_VERIFY_HOSTNAME,
+    CONNECTIONS_SHARED, BROKER_ADDRESSES, TLS_ENABLED, TLS_CA, TLS_CERT, TLS_KEY, TLS_KEY_PASSWORD, TLS_VERIFY_HOSTNAME,
 )  # fmt: skip
 
 
@@ -110,9 +117,9 @@ CLIENT_OPTIONS: tuple[Option[Any], ...] = (
 class ClientSettings:
     """Plain values, because they travel to the executors. Times are in seconds.
 
-    With `framing` None the client detects it. With `tls` None it does without. `are_proven` means that a master has
-    answered to these settings before, in any process: the first request to the masters is then retried as long as later
-    ones. `timings` and `clock` are not options; tests replace them.
+    `broker_addresses` replace those that a master lists. `framing=None` detects it, `tls=None` disables TLS.
+    `are_proven` means that a master has answered to these settings before, in any process: the first request to the
+    masters is then retried as long as later ones. `timings` and `clock` are not options; tests replace them.
     """
 
     masters: tuple[Address, ...]
@@ -122,6 +129,7 @@ class ClientSettings:
     retry_for: float = RETRY_MAX_ELAPSED_MS.preset / 1000
     idle_for: float = CONNECTIONS_IDLE_MS.preset / 1000
     shared_connections: bool = CONNECTIONS_SHARED.preset
+    broker_addresses: tuple[Broker, ...] = ()
     tls: TlsSettings | None = None
     are_proven: bool = field(default=False, compare=False)
     timings: Timings = field(default_factory=lambda: DEFAULT_TIMINGS)
@@ -146,6 +154,7 @@ class ClientSettings:
             retry_for=RETRY_MAX_ELAPSED_MS.get(raw) / 1000,
             idle_for=CONNECTIONS_IDLE_MS.get(raw) / 1000,
             shared_connections=CONNECTIONS_SHARED.get(raw),
+            broker_addresses=BROKER_ADDRESSES.read(raw) or (),
             tls=tls,
         )
 

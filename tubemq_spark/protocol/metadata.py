@@ -103,6 +103,22 @@ def parse_master_addresses(text: str) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
+def parse_broker_addresses(text: str) -> tuple[Broker, ...]:
+    """Return the brokers in `brokerId=host:port,…`. Raise `ValueError` for any other text, and for a broker that is
+    named twice.
+    """
+    brokers: dict[int, Broker] = {}
+    for part in text.split(","):
+        number, _, address = (field.strip() for field in part.partition("="))
+        if not (number.isascii() and number.isdigit()) or ":" not in address:
+            raise ValueError(f"{part.strip()!r} is not brokerId=host:port")
+        (reached,) = parse_master_addresses(address)
+        if int(number) in brokers:
+            raise ValueError(f"it names broker {number} twice")
+        brokers[int(number)] = Broker(int(number), reached)
+    return tuple(brokers.values())
+
+
 def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
     """Return the broker in `brokerId:host:port`, or None if it is not completely configured (`1::-2`). A blank port
     means `default_port`: over TLS, release 2.5 omits 8124.

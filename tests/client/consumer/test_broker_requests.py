@@ -20,10 +20,11 @@ from tubemq_spark.client.consumer.broker_requests import MAX_POSITION, check_pos
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.visitor import visitor_for
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import Method
-from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.protocol.metadata import Partition
 
 HERE = Partition(1, "demo", 0)
 HUGE = 2**62 // UNIT * UNIT
@@ -57,8 +58,9 @@ def proxied(cluster: EmbeddedCluster) -> Iterator[Proxied]:
 
 @pytest.fixture
 def claims(cluster: EmbeddedCluster, proxied: Proxied) -> Iterator[GroupClaims]:
-    masters = parse_master_addresses(proxied.master)
-    with reading.holding(replace(settings(cluster), masters=masters), "g", "demo") as claims:
+    reached = ClientSettings.from_options(proxied.options)
+    mapped = replace(settings(cluster), masters=reached.masters, broker_addresses=reached.broker_addresses)
+    with reading.holding(mapped, "g", "demo") as claims:
         yield claims
         proxied.calm()
 

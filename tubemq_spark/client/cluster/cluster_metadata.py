@@ -104,7 +104,11 @@ class TopicRegistry:
     def add_brokers(self, master: Address, brokers: Sequence[str]) -> None:
         """Add the brokers that `master` listed. Raise `ProtocolError` if the list cannot be used."""
         with _naming(master):
-            self.cluster = self.cluster.with_more(parse_brokers(brokers, self._settings.default_broker_port), ())
+            listed = parse_brokers(brokers, self._settings.default_broker_port)
+            reached = {broker.broker_id: broker for broker in self._settings.broker_addresses}
+            self.cluster = self.cluster.with_more(
+                {number: reached.get(number, listed[number]) for number in listed}, ()
+            )
         self._has_brokers |= bool(brokers)
 
     def set_topics(self, master: Address, topics: Sequence[str], parse: Callable[[str], list[TopicOnBroker]]) -> None:
