@@ -138,6 +138,11 @@ LINES: Mapping[str, Line] = {
         "`effectivelyOnceUncertain=sendAgain`: a task could not find out what is stored, and sends its rows again.",
         "Remove duplicates by the attributes `spark_id`, `spark_batch`, `spark_partition` and `spark_row`.",
     ),
+    "rows-twice": Line(
+        "`effectivelyOnce`: earlier attempts of a task that wrote at the same time have stored rows twice, in another "
+        "order, or a task has fewer equal rows than before.",
+        "Remove duplicates by the attributes `spark_id`, `spark_batch`, `spark_partition` and `spark_digest`.",
+    ),
     "bookmarks-not-moved": Line(
         "`effectivelyOnce`: the bookmarks stay behind the batch. A retry has more to read.", "Look at the brokers."
     ),

@@ -45,7 +45,8 @@ def test_each_stored_row_is_matched_once(inserted: int, seed: int, monkeypatch: 
         rows = dict(model[task])
         numbers = {row for row, _ in rows}
         stored_rows = found.of(task)
-        assert len(stored_rows) == stored_rows.unmatched == len(rows)
+        assert len(stored_rows) == stored_rows.unmatched == stored_rows.count_others() == len(rows)
+        kinds_taken: set[int] = set()
         for _ in range(40):
             row, kind = r.randrange(12), r.randrange(5)
             assert stored_rows.free_number(row) == (row + (1 << 32) if row in numbers else row)
@@ -58,6 +59,8 @@ def test_each_stored_row_is_matched_once(inserted: int, seed: int, monkeypatch: 
             assert number == row or (row, kind) not in rows
             assert stored == location(rows.pop((number, kind)))
             assert stored_rows.unmatched == len(rows)
+            kinds_taken.add(kind)
+            assert stored_rows.count_others() == sum(one not in kinds_taken for _, one in rows)
         assert len(stored_rows) == len(model[task])
 
 

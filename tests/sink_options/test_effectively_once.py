@@ -162,6 +162,20 @@ def test_changed_rows_may_be_accepted(
 
 
 @TRIES
+def test_copies_of_rows_do_not_fail_the_task(
+    cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark repeats a stage, and the topic has too few messages for marks: both attempts store all rows."""
+    query = Query(cluster, demo)
+    query.commit(query.write(ROWS[:1]))
+    query.write()
+    assert query.in_repeated_stage(ROWS[::-1]).already_stored == 0
+    assert again(query).already_stored == 20
+    assert bodies(cluster, demo) == sorted([ROWS[0]["value"], *2 * BODIES])
+    assert "[rows-twice] task partition 0 of batch 1: earlier attempts have stored 20 copies of its rows" in caplog.text
+
+
+@TRIES
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets", "effectivelyOnceUncertain")
 def test_too_many_messages_to_search_fail_the_task(cluster: Cluster, demo: str, again: Any) -> None:
     query = Query(cluster, demo, effectivelyOnceMaxOffsets=5)

@@ -73,6 +73,7 @@ class Deduplicator:
         self._options = plan.options.effectively_once
         self._session = session
         self._task = task
+        self._name = f"task partition {task.partition} of batch {task.batch}"
         self._main_topic = plan.options.topic
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
@@ -144,11 +145,14 @@ class Deduplicator:
         )
         if is_responsible and self._main_topic is not None and self._main_topic not in self._stored:
             self._stored[self._main_topic] = self._stored_in(self._main_topic)
-        unmatched = sum(stored.unmatched for stored in self._stored.values() if stored is not None)
-        if unmatched:
+        found = [stored for stored in self._stored.values() if stored is not None]
+        others = sum(stored.count_others() for stored in found)
+        if copies := sum(stored.unmatched for stored in found) - others:
+            _log.warning("[rows-twice] %s: earlier attempts have stored %d copies of its rows", self._name, copies)
+        if others:
             self._report_uncertain(
                 ConfigError(
-                    f"an earlier attempt of the task has stored {unmatched} rows that are not among its rows now. The "
+                    f"an earlier attempt of the task has stored {others} rows that are not among its rows now. The "
                     "query gives other rows when it runs again, but 'effectivelyOnce' needs the same rows for the task "
                     "of the same number"
                 )
@@ -187,16 +191,15 @@ class Deduplicator:
 
     def _report_uncertain(self, problem: TubeMQError) -> None:
         """Raise `problem`, or log it if option 'effectivelyOnceUncertain' is sendAgain."""
-        task = f"task partition {self._task.partition} of batch {self._task.batch}"
         if not self._options.fails_when_uncertain:
             _log.warning(
                 "[rows-maybe-twice] %s: %s; it may store some rows twice, as option 'effectivelyOnceUncertain' allows",
-                task,
+                self._name,
                 problem,
             )
             return
         if isinstance(problem, DataLossError):
             raise problem.advising(_ADVICE) from None
         if isinstance(problem, ConfigError):
-            raise ConfigError(f"{task}: {problem}. {_ADVICE}") from None
+            raise ConfigError(f"{self._name}: {problem}. {_ADVICE}") from None
         raise problem

@@ -31,6 +31,9 @@ _FIND = """
     SELECT row, partition, message, position FROM stored
     WHERE task = ? AND digest = ? AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1
 """
+_COUNT_OTHERS = """
+    SELECT total(n) FROM (SELECT count(*) AS n FROM stored WHERE task = ? GROUP BY digest HAVING NOT max(taken))
+"""
 
 
 class StoredRows:
@@ -102,6 +105,13 @@ class StoredRowsOfTask:
         self._stored.query("UPDATE stored SET taken = 1 WHERE task = ? AND digest = ? AND row = ?", *key, number)
         self.unmatched -= 1
         return number, RecordMetadata(self._partitions[partition], message_id, position, None)
+
+    def count_others(self) -> int:
+        """Return how many stored rows are equal to none that was taken.
+
+        What is unmatched besides are copies, which attempts that ran at the same time have stored in different orders.
+        """
+        return int(self._stored.query(_COUNT_OTHERS, self._task)[0])
 
     def free_number(self, row: int) -> int:
         """Return a number for a row that is not stored: its own, unless a stored row has that number."""
