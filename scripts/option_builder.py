@@ -11,7 +11,6 @@ from typing import Any
 from tubemq_spark import option_definition as generic
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
-from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import parse_broker_addresses, parse_master_addresses
 from tubemq_spark.sink import options as sink
 from tubemq_spark.sink.options import SINK_OPTIONS
@@ -71,7 +70,7 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return json.dumps({name: one if isinstance(one, Mapping) else list(one) for name, one in value.items()})
+        return json.dumps({name: one if isinstance(one, (Mapping, str)) else list(one) for name, one in value.items()})
     return str(value) if isinstance(value, (str, int, float)) or not isinstance(value, Sequence) else ",".join(value)
 """
 
@@ -84,13 +83,14 @@ TYPES = {
     parsers.topics: "str | Sequence[str]",
     parsers.assigned: "str | Mapping[str, Sequence[str]]",
     parsers.filters: "str | Sequence[str] | Mapping[str, Sequence[str]]",
-    parse_moment: "str | int | datetime",
 }
-_POSITIONS = "Mapping[str, Mapping[str, int]]"
+_POSITIONS = "Mapping[str, str | Mapping[str, int]]"
 _MADE_BY = {  # the functions that return parsers
     "whole_number": "int",
     "one_of": "",
     "bound": "",
+    "moment_bound": "str | int | datetime",
+    "moment_bounds": "Mapping[str, Mapping[str, int | str]]",
 }
 
 

@@ -69,8 +69,8 @@ class Stream:
     """One run of a streaming query, with the calls of Spark's engine."""
 
     def __init__(self, master: str, *, asks_always: bool = True) -> None:
-        raw = {"tubemq.master": master, "tubemq.group": "readers", "subscribe": TOPIC}
-        options = replace(SourceOptions.read(raw, streaming=True), starting="earliest")
+        raw = {"tubemq.master": master, "tubemq.group": "readers", "subscribe": TOPIC, "startingOffsets": "earliest"}
+        options = SourceOptions.read(raw, streaming=True)
         if asks_always:
             options = replace(options, poll_interval=0.0)
         self.driver = MicroBatchPlanner(options)

@@ -51,7 +51,7 @@ def test_the_source_understands_each_type() -> None:
         master=["one:1", "two:2"],
         group="g",
         subscribe=["a", "b"],
-        starting_offsets={"a": {"1:0": 28}},
+        starting_offsets={"a": {"1:0": 28}, "b": "latest"},
         starting_timestamp=moment,
         filters={"a": ["x", "y"]},
         fail_on_data_loss=False,
@@ -61,8 +61,10 @@ def test_the_source_understands_each_type() -> None:
     read = SourceOptions.read(built, streaming=True)
     assert [str(address) for address in read.client.masters] == ["one:1", "two:2"]
     assert read.topics == ("a", "b")
-    assert read.starting == {Partition(1, "a", 0): 28}
-    assert read.starting_at == moment
+    assert read.starting.place == moment
+    only = {name: text for name, text in built.items() if name != "startingTimestamp"}
+    starting = SourceOptions.read(only, streaming=True).starting
+    assert (starting.partitions, starting.topics) == ({Partition(1, "a", 0): 28}, {"b": "latest"})
     assert read.filters == {"a": ("x", "y")}
     assert (read.loss_policy.fail, read.max_offsets, read.max_delay) == (False, 5, 120.0)
 

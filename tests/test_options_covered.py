@@ -39,6 +39,7 @@ CONTRACT_OF_CLIENTS = """
 """
 CONTRACT_OF_THE_SOURCE = """
     subscribe assign tubemq.group tubemq.claim.timeoutMs filters startingOffsets startingTimestamp endingOffsets
+    startingOffsetsByTimestamp startingOffsetsByTimestampStrategy endingOffsetsByTimestamp
     endingTimestamp failOnDataLoss maxOffsetsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay
     maxPartitionsPerTask commitOffsets headsIntervalMs pushFilters corruptMessages msgTimeZone metadataIntervalMs
     messageFormat maxUnpackedBytes

@@ -18,10 +18,10 @@ __all__ = ["sink_options", "source_options"]
 # Source and sink accept each other's options, and do not import each other.
 SOURCE_ONLY = (
     "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
-    "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
-    "headsIntervalMs", "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat",
-    "maxUnpackedBytes",
+    "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
+    "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger", "maxBytesPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets", "headsIntervalMs",
+    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat", "maxUnpackedBytes",
 )  # fmt: skip
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
@@ -53,10 +53,13 @@ def source_options(
     assign: str | Mapping[str, Sequence[str]] | None = None,
     claim_timeout_ms: int | None = None,
     filters: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-    starting_offsets: Literal["earliest", "latest", "group"] | Mapping[str, Mapping[str, int]] | None = None,
+    starting_offsets: Literal["earliest", "latest", "group"] | Mapping[str, str | Mapping[str, int]] | None = None,
     starting_timestamp: str | int | datetime | None = None,
-    ending_offsets: Literal["latest"] | Mapping[str, Mapping[str, int]] | None = None,
+    starting_offsets_by_timestamp: Mapping[str, Mapping[str, int | str]] | None = None,
+    starting_offsets_by_timestamp_strategy: Literal["error", "latest"] | None = None,
+    ending_offsets: Literal["latest"] | Mapping[str, str | Mapping[str, int]] | None = None,
     ending_timestamp: str | int | datetime | None = None,
+    ending_offsets_by_timestamp: Mapping[str, Mapping[str, int | str]] | None = None,
     fail_on_data_loss: bool | None = None,
     max_offsets_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,
@@ -108,14 +111,22 @@ def source_options(
         filters: read only messages of these types, which are values of column `msg_type`; the broker filters by a hash
             of the type, the reader by the type itself
         starting_offsets: where a new query begins; `group` is the group's position, or the earliest for a new group;
-            positions may be -2 (earliest) and -1 (latest); a batch read cannot begin at `latest`. Default: stream
-            `latest`, batch `earliest`
-        starting_timestamp: begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over
-            `startingOffsets`; a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone
-            is
-        ending_offsets: batch only: where to end. Default: `latest`
-        ending_timestamp: batch only: end before the first message whose `$msgTime$` is not earlier; wins over
-            `endingOffsets`; a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone is
+            positions may be -2 (earliest) and -1 (latest), and a topic may have one of the words instead of positions;
+            a batch read cannot begin at `latest`. Default: stream `latest`, batch `earliest`
+        starting_timestamp: begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over the
+            other options that say where to begin; a time without a zone is in the zone of `msgTimeZone`, whatever the
+            session's time zone is
+        starting_offsets_by_timestamp: as `startingTimestamp`, with a time for each partition; wins over
+            `startingOffsets`
+        starting_offsets_by_timestamp_strategy: what to do if no message of a partition is late enough: fail, or begin
+            at its end. Default: `error`; with `startingTimestamp` `latest`, and a line in the log if that is so for all
+            partitions
+        ending_offsets: batch only: where to end; a topic may have `latest` instead of positions. Default: `latest`
+        ending_timestamp: batch only: end before the first message whose `$msgTime$` is not earlier; wins over the other
+            options that say where to end; a time without a zone is in the zone of `msgTimeZone`, whatever the session's
+            time zone is
+        ending_offsets_by_timestamp: batch only: as `endingTimestamp`, with a time for each partition; wins over
+            `endingOffsets`
         fail_on_data_loss: whether to fail when messages that should be read are gone; with false, the loss is logged
             and reading goes on. Default: true
         max_offsets_per_trigger: the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and
@@ -173,8 +184,11 @@ def source_options(
             "filters": filters,
             "startingOffsets": starting_offsets,
             "startingTimestamp": starting_timestamp,
+            "startingOffsetsByTimestamp": starting_offsets_by_timestamp,
+            "startingOffsetsByTimestampStrategy": starting_offsets_by_timestamp_strategy,
             "endingOffsets": ending_offsets,
             "endingTimestamp": ending_timestamp,
+            "endingOffsetsByTimestamp": ending_offsets_by_timestamp,
             "failOnDataLoss": fail_on_data_loss,
             "maxOffsetsPerTrigger": max_offsets_per_trigger,
             "maxBytesPerTrigger": max_bytes_per_trigger,
@@ -334,5 +348,5 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return json.dumps({name: one if isinstance(one, Mapping) else list(one) for name, one in value.items()})
+        return json.dumps({name: one if isinstance(one, (Mapping, str)) else list(one) for name, one in value.items()})
     return str(value) if isinstance(value, (str, int, float)) or not isinstance(value, Sequence) else ",".join(value)

@@ -67,9 +67,6 @@ class Option(Generic[T]):
 # Options of Spark's Kafka source that users may type out of habit, and what to type instead.
 _KAFKA_OPTIONS: Mapping[str, str] = {
     "subscribepattern": "name the topics in option 'subscribe'",
-    "startingoffsetsbytimestamp": "use option 'startingTimestamp'",
-    "endingoffsetsbytimestamp": "use option 'endingTimestamp'",
-    "startingoffsetsbytimestampstrategy": "if no message is late enough, reading starts at the latest position",
     "groupidprefix": "use option 'tubemq.group'",
     "minpartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "maxrecordsperpartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",

@@ -17,6 +17,7 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.batch import plan_batch
+from tubemq_spark.source.bound import Bound
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
@@ -79,7 +80,7 @@ def test_checkpoint_with_an_unsubscribed_topic_is_refused(new_planner: NewPlanne
 
 def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner) -> None:
     """Partitions that appear then are read from their earliest position."""
-    planner = new_planner(starting="latest")
+    planner = new_planner(starting=Bound("startingOffsets", "latest"))
     entered = planner.latest(StreamOffset("q", {}))
     assert (entered.query, entered.positions, entered.initial) == ("q", {A: 0, B: 0}, None)
     assert planner.plan(StreamOffset("q", {}), entered) == []

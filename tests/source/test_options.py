@@ -18,7 +18,7 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.source import options as source_options
-from tubemq_spark.source.option_parsers import EARLIEST, LATEST
+from tubemq_spark.source.bound import Bound
 from tubemq_spark.source.options import SourceOptions, check_options
 
 REQUIRED = {"tubemq.master": "m1", "tubemq.group": "g", "subscribe": "t"}
@@ -36,6 +36,10 @@ def read(streaming: bool = True, /, **given: str) -> SourceOptions:
     """Read options; `tubemq_x_yMs` stands for `tubemq.x.yMs`."""
     raw = REQUIRED | {name.replace("_", "."): value for name, value in given.items()}
     return SourceOptions.read(raw, streaming=streaming)
+
+
+def moments(options: SourceOptions) -> list[float]:
+    return [place.timestamp() for place in options.starting.partitions.values() if isinstance(place, datetime)]
 
 
 def refusal(raw: dict[str, str], streaming: bool = True) -> str:
@@ -67,9 +71,9 @@ def _spark_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda o: o.assigned, None),
         (lambda o: o.filters, {}),
         (lambda o: o.claim_timeout, 45.0),
-        (lambda o: o.starting, "latest"),
-        (lambda o: o.ending, "latest"),
-        (lambda o: (o.starting_at, o.ending_at), (None, None)),
+        (lambda o: o.starting, Bound("startingOffsets", "latest")),
+        (lambda o: o.ending, Bound("endingOffsets", "latest")),
+        (lambda o: o.late_start, "error"),
         (lambda o: o.loss_policy.fail, True),
         (lambda o: (o.max_offsets, o.min_offsets, o.has_limits), (None, None, False)),
         (lambda o: o.max_delay, 15 * 60.0),
@@ -114,19 +118,32 @@ def test_defaults_are_those_of_the_contract(value_of: Callable[[SourceOptions], 
         ("filters", "[\"'a'\"]", lambda o: o.filters, {"t": ("'a'",)}),
         ("filters", "it's,a", lambda o: o.filters, {"t": ("it's", "a")}),
         ("filters", '{"t":["a"," b"]}', lambda o: o.filters, {"t": ("a", "b")}),
-        ("startingOffsets", "Earliest", lambda o: o.starting, "earliest"),
-        ("startingOffsets", "group", lambda o: o.starting, "group"),
+        ("startingOffsets", "Earliest", lambda o: o.starting.place, "earliest"),
+        ("startingOffsets", "group", lambda o: o.starting.place, "group"),
         (
             "startingOffsets",
             '{"t":{"1:0":56,"1:10001":-1},"u":{"2:0":-2}}',
-            lambda o: o.starting,
-            {Partition(1, "t", 0): 56, Partition(1, "t", 10001): LATEST, Partition(2, "u", 0): EARLIEST},
+            lambda o: o.starting.partitions,
+            {Partition(1, "t", 0): 56, Partition(1, "t", 10001): "latest", Partition(2, "u", 0): "earliest"},
         ),
-        ("startingTimestamp", "1769857200000", lambda o: o.starting_at, datetime(2026, 1, 31, 11, tzinfo=timezone.utc)),
-        ("startingTimestamp", "2026-01-31T11:00:00Z", lambda o: o.starting_at.utcoffset(), timedelta(0)),
-        ("startingTimestamp", " 2026-01-31T12:00:00+01:00 ", lambda o: o.starting_at.timestamp(), 1769857200),
-        ("startingTimestamp", "2026-01-31 11:00", lambda o: o.starting_at.timestamp(), 1769857200),
-        ("startingTimestamp", "2026-01-31", lambda o: o.starting_at.isoformat(), "2026-01-31T00:00:00+00:00"),
+        ("startingOffsets", '{"t":"Latest","u":{"2:0":0}}', lambda o: o.starting.topics, {"t": "latest"}),
+        (
+            "startingOffsetsByTimestamp",
+            '{"t":{"1:0":1769857200000,"1:1":"2026-01-31"}}',
+            moments,
+            [1769857200, 1769817600],
+        ),
+        ("startingOffsetsByTimestampStrategy", "Latest", lambda o: o.late_start, "latest"),
+        (
+            "startingTimestamp",
+            "1769857200000",
+            lambda o: o.starting.place,
+            datetime(2026, 1, 31, 11, tzinfo=timezone.utc),
+        ),
+        ("startingTimestamp", "2026-01-31T11:00:00Z", lambda o: o.starting.place.utcoffset(), timedelta(0)),
+        ("startingTimestamp", " 2026-01-31T12:00:00+01:00 ", lambda o: o.starting.place.timestamp(), 1769857200),
+        ("startingTimestamp", "2026-01-31 11:00", lambda o: o.starting.place.timestamp(), 1769857200),
+        ("startingTimestamp", "2026-01-31", lambda o: o.starting.place.isoformat(), "2026-01-31T00:00:00+00:00"),
         ("failOnDataLoss", "False", lambda o: o.loss_policy.fail, False),
         ("maxBytesPerTrigger", "10000000000", lambda o: (o.max_bytes, o.has_limits), (10**10, True)),
         ("maxOffsetsPerTrigger", "10000000000", lambda o: (o.max_offsets, o.has_limits), (10**10, True)),
@@ -248,6 +265,17 @@ BAD_VALUES = [
     ("startingTimestamp", "20260131120000", "13 digits; write seconds or a yyyyMMddHHmm in the form 2026-01-31T12:00"),
     ("startingTimestamp", "202601311200", "13 digits; write seconds or a yyyyMMddHHmm in the form 2026-01-31T12:00"),
     ("startingTimestamp", "1769857200", "13 digits; write seconds or a yyyyMMddHHmm in the form 2026-01-31T12:00"),
+    *(
+        (f"{bound}OffsetsByTimestamp", text, '{"topic":{"brokerId:partitionId":time}}')
+        for bound in ("starting", "ending")
+        for text in ("latest", "{", "[]", '{"t":"latest"}', '{"t":5}', '{"t":{"0":5}}', '{"t":{"1:0":null}}')
+    ),
+    ("startingOffsetsByTimestamp", '{"t":{"1:0":1.5}}', "neither a number nor a text"),
+    ("startingOffsetsByTimestamp", '{"t":{"1:0":"noon"}}', "not such a time"),
+    ("startingOffsetsByTimestamp", '{"t":{"1:0":1769857200}}', "milliseconds have 13 digits"),
+    ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
+    ("startingOffsets", '{"t":"newest"}', "earliest, latest, group or {"),
+    ("endingOffsets", '{"t":"earliest"}', "latest or {"),
     ("endingOffsets", "earliest", "latest or {"),
     ("endingOffsets", "group", "latest or {"),
     ("endingOffsets", '{"t":{"1:0":-2}}', "latest or {"),
@@ -374,7 +402,10 @@ def test_a_required_option_is_missed(name: str) -> None:
 # Streams and batches
 
 
-@pytest.mark.parametrize("option", [{"endingOffsets": "latest"}, {"endingTimestamp": "0"}])
+@pytest.mark.parametrize(
+    "option",
+    [{"endingOffsets": "latest"}, {"endingTimestamp": "0"}, {"endingOffsetsByTimestamp": '{"t":{"1:0":0}}'}],
+)
 def test_a_stream_has_no_end(option: dict[str, str]) -> None:
     (name,) = option
     expected = f"option '{name}' is for batch reads: a stream has no end, leave it out"

@@ -50,9 +50,6 @@ def test_unknown_option_suggests_the_nearest_name(given: str, meant: str) -> Non
     ("given", "instead"),
     [
         ("subscribePattern", "name the topics in option 'subscribe'"),
-        ("startingOffsetsByTimestamp", "use option 'startingTimestamp'"),
-        ("endingOffsetsByTimestamp", "use option 'endingTimestamp'"),
-        ("startingOffsetsByTimestampStrategy", "reading starts at the latest"),
         ("groupIdPrefix", "use option 'tubemq.group'"),
         ("minPartitions", "a TubeMQ partition cannot be split"),
         ("maxRecordsPerPartition", "a TubeMQ partition cannot be split"),

@@ -218,15 +218,65 @@ def test_batch_ends_at_ending_timestamp(
         ({"startingTimestamp": milliseconds(25), "endingTimestamp": milliseconds(20)}, "later than 'endingTimestamp'"),
         (
             {"startingOffsets": {"t": {"1:0": UNIT * A_MINUTE * 21, "2:0": 0}}, "endingTimestamp": milliseconds(20)},
-            f"which lies behind {UNIT * A_MINUTE * 20}, the position of option 'endingTimestamp'",
+            f"has 2026-01-01 12:20:00+00:00 for 1:t:0, position {UNIT * A_MINUTE * 20}, which lies before the start",
+        ),
+        (
+            {"startingOffsets": "group", "endingTimestamp": milliseconds(20)},
+            f"lies before the start {UNIT * A_MINUTE * 30}, group in option 'startingOffsets'",
         ),
     ],
 )
 def test_a_batch_that_begins_behind_its_end_is_refused(
     timed: EmbeddedTubeMQ, given: dict[str, object], says: str
 ) -> None:
+    Stream(timed, "t").run(endingOffsets=None)
+    timed.move_group(GROUP, "t", 1, 0, UNIT * A_MINUTE * 30)
     with pytest.raises(ConfigError, match=re.escape(says)):
         read_batch(timed, "t", **given)
+
+
+def at_times(first: object, second: object) -> dict[str, object]:
+    return {"t": {"1:0": first, "2:0": second}}
+
+
+@pytest.mark.option("startingOffsetsByTimestamp")
+@pytest.mark.option("endingOffsetsByTimestamp")
+@pytest.mark.parametrize("streaming", [True, False])
+def test_each_partition_has_times_of_its_own(timed: EmbeddedTubeMQ, streaming: bool) -> None:
+    given: dict[str, object] = {"startingOffsetsByTimestamp": at_times(milliseconds(10), "2026-01-01T12:50")}
+    end = MINUTES
+    if not streaming:
+        end = 55
+        given["endingOffsetsByTimestamp"] = at_times("2026-01-01T12:55:30", milliseconds(55))
+    options = {**given, "startingOffsets": "earliest"}
+    rows = Stream(timed, "t", **options).run()[0] if streaming else read_batch(timed, "t", **options)
+    found = [bodies(row for row in rows if row["broker_id"] == broker) for broker in (1, 2)]
+    assert found == [between(10, end), between(50, end)]
+
+
+LATE = at_times(milliseconds(10), "2026-01-01T13:00")
+
+
+@pytest.mark.option("startingOffsetsByTimestampStrategy")
+@pytest.mark.parametrize(
+    ("given", "strategy", "late"),
+    [
+        ({"startingOffsetsByTimestamp": LATE}, None, "2:t:0"),
+        ({"startingOffsetsByTimestamp": LATE}, "error", "2:t:0"),
+        ({"startingOffsetsByTimestamp": LATE}, "latest", None),
+        ({"startingTimestamp": "2026-01-01T13:00"}, "error", "1:t:0, 2:t:0"),
+    ],
+    ids=str,
+)
+def test_a_time_that_no_message_reaches(
+    timed: EmbeddedTubeMQ, given: dict[str, object], strategy: str | None, late: str | None
+) -> None:
+    options = {**given, "startingOffsetsByTimestampStrategy": strategy}
+    if late is None:
+        assert bodies(read_batch(timed, "t", **options)) == between(10, MINUTES)
+    else:
+        with pytest.raises(ConfigError, match=rf"'{next(iter(given))}': no message of {late} is as late as .*13:00"):
+            read_batch(timed, "t", **options)
 
 
 # Clocks in Berlin show 02:00 to 02:59 on 2025-10-26 twice: from 00:00Z on and from 01:00Z on.

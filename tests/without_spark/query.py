@@ -49,7 +49,6 @@ def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: 
     return replace(
         SourceOptions.read(_raw(tubemq, topics, group), streaming=True),
         client=settings(tubemq, **client),
-        starting="earliest",
         poll_interval=0.0,
         metadata_interval=0.0,
         claim_timeout=0.2,
@@ -57,7 +56,10 @@ def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: 
 
 
 def _raw(tubemq: EmbeddedTubeMQ, topics: tuple[str, ...], group: str) -> dict[str, str]:
-    return {"tubemq.master": tubemq.master, "tubemq.group": group, "subscribe": ",".join(topics or TOPICS)}
+    topic_list = ",".join(topics or TOPICS)
+    return {
+        "tubemq.master": tubemq.master, "tubemq.group": group, "subscribe": topic_list, "startingOffsets": "earliest",
+    }  # fmt: skip
 
 
 def fill(tubemq: EmbeddedTubeMQ, count: int = 240, *, flush: bool = True) -> None:

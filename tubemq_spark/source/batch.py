@@ -26,11 +26,12 @@ from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.bound import GROUP
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
-from tubemq_spark.source.option_parsers import GROUP
+from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import partitions_to_read
-from tubemq_spark.source.range_planner import OffsetResolver, Ranges, ranges
+from tubemq_spark.source.range_planner import Ranges, ranges
 from tubemq_spark.source.schema import check_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -85,13 +86,14 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     try:
         partitions = partitions_to_read(options, session)
         prober = Prober(visitor)
-        if options.starting == GROUP:
-            extents, at = None, GroupClaims(session, claim, options.claim_timeout).look(partitions)
+        earliest = None
+        if GROUP in options.starting.places:
+            at = GroupClaims(session, claim, options.claim_timeout).look(partitions)
         else:
-            extents = prober.extents(partitions)
-            at = {one: GroupPosition(*extent) for one, extent in extents.items()}
+            at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
+            earliest = {one: position.group for one, position in at.items()}
         resolver = OffsetResolver(options, prober)
-        starts = resolver.starting(at, extents)
+        starts = resolver.starting(at, earliest)
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if narrowing is not None:
             to_read = _narrowed(to_read, options, session, narrowing, resolver)
@@ -129,10 +131,10 @@ def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver
     left = dict(found)
     try:
         if narrowing.since is not None and narrowing.since - _FIRST > _DISORDER:
-            since = resolver.at_time(narrowing.since - _DISORDER, left)
+            since = resolver.at_times(dict.fromkeys(left, narrowing.since - _DISORDER))
             left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
         if narrowing.until is not None and _LAST - narrowing.until > _DISORDER:
-            until = resolver.at_time(narrowing.until + _DISORDER, left, is_end=True)
+            until = resolver.at_times(dict.fromkeys(left, narrowing.until + _DISORDER), is_end=True)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     except NoTimesError as error:
         _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)

@@ -33,9 +33,10 @@ from tubemq_spark.protocol.log_fingerprint import Fingerprints, KnownIds, Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition, counted_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
+from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
-from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails, ranges, read_status
+from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import StoreCheck, ids_between
 from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck

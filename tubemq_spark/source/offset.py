@@ -25,7 +25,7 @@ keeps `v`. Raise `v` only if an older release would read wrong rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -137,26 +137,35 @@ def _to_json(values: Mapping[Any, T]) -> dict[str, dict[str, T]]:
     return topics
 
 
-def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dict[Partition, int]:
-    """Parse `{"topic": {"brokerId:partitionId": position}}`; raise `ValueError` for any other shape, or for a position
-    that is neither in `special` nor a multiple of 28."""
+def positions_from_json(data: Any) -> dict[Partition, int]:
+    """Parse `{"topic": {"brokerId:partitionId": position}}`; raise `ValueError` for any other shape."""
+    return values_from_json(data, position_from_json)
+
+
+def values_from_json(data: Any, value_of: Callable[[Partition, Any], T]) -> dict[Partition, T]:
+    """Return what `value_of` makes of the values in `{"topic": {"brokerId:partitionId": value}}`; raise `ValueError`
+    for any other shape."""
     if not isinstance(data, dict) or not all(isinstance(keys, dict) for keys in data.values()):
         raise ValueError('its form is not {"topic":{"brokerId:partitionId":position}}')
-    positions: dict[Partition, int] = {}
+    values: dict[Partition, T] = {}
     for topic, keys in data.items():
-        for key, position in keys.items():
+        for key, value in keys.items():
             partition = partition_from_text(topic, key)
-            if type(position) is not int:
-                raise ValueError(f"{_quoted(position)} of {partition} is not a whole number")
-            if position not in special and not _is_position(position):
-                raise ValueError(
-                    f"{shown(position)} of {partition} is not a position: positions are multiples of "
-                    f"{INDEX_MSG_UNIT_SIZE}"
-                )
-            if partition in positions:
+            if partition in values:
                 raise ValueError(f"it names partition {partition} twice")
-            positions[partition] = position
-    return positions
+            values[partition] = value_of(partition, value)
+    return values
+
+
+def position_from_json(partition: Partition, position: Any) -> int:
+    """Return the position; raise `ValueError` if it is not a multiple of 28."""
+    if type(position) is not int:
+        raise ValueError(f"{_quoted(position)} of {partition} is not a whole number")
+    if not _is_position(position):
+        raise ValueError(
+            f"{shown(position)} of {partition} is not a position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
+        )
+    return position
 
 
 def _is_position(number: int) -> bool:

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tubemq_spark.option_definition import not_blank
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
+from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.offset import partition_from_text, positions_from_json
-
-EARLIEST, LATEST = -2, -1  # instead of a position
-GROUP = "group"
-
-Bound = str | dict[Partition, int]
-"""`earliest`, `latest` or `group`, or positions of partitions (EARLIEST and LATEST among them)."""
+from tubemq_spark.source.bound import Bound, bound_from_json, moments_from_json
+from tubemq_spark.source.offset import partition_from_text
 
 Filters = Mapping[str | None, tuple[str, ...]]
 """Message types by topic; None stands for all topics."""
@@ -78,12 +74,20 @@ def _msg_types(types: list[Any]) -> tuple[str, ...]:
     return found
 
 
-def bound(words: tuple[str, ...], special: frozenset[int]) -> Any:
+def bound(option: str, *words: str) -> Callable[[str], Bound]:
     def parse(text: str) -> Bound:
         word = text.strip().lower()
-        return word if word in words else positions_from_json(_json(text), special)
+        return Bound(option, word) if word in words else bound_from_json(option, _json(text), words)
 
     return parse
+
+
+def moment_bound(option: str) -> Callable[[str], Bound]:
+    return lambda text: Bound(option, parse_moment(text))
+
+
+def moment_bounds(option: str) -> Callable[[str], Bound]:
+    return lambda text: moments_from_json(option, _json(text))
 
 
 def _json(text: str) -> Any:

@@ -16,17 +16,18 @@ from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_builder import SINK_ONLY
-from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, whole_number
+from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, one_of, whole_number
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
-from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
-from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound, Filters
+from tubemq_spark.source.bound import EARLIEST, GROUP, LATEST, Bound
+from tubemq_spark.source.option_parsers import Filters
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
 _log = logging.getLogger(__name__)
 
 _POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
+_TIMES = '{"topic":{"brokerId:partitionId":time}}, times as those of startingTimestamp'
 _LIMIT = "a number of index entries, at least 1"
 _MILLISECONDS = "milliseconds, 0 or more"
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
@@ -59,32 +60,54 @@ FILTERS = Option(
     "read only messages of these types, which are values of column `msg_type`; the broker filters by a hash of the "
     "type, the reader by the type itself",
 )
-STARTING_OFFSETS: Option[Bound] = Option(
+STARTING_OFFSETS = Option(
     "startingOffsets",
-    parsers.bound(("earliest", "latest", GROUP), frozenset({EARLIEST, LATEST})),
+    parsers.bound("startingOffsets", EARLIEST, LATEST, GROUP),
     f"earliest, latest, group or {_POSITIONS}, with -2 for earliest and -1 for latest",
     "where a new query begins; `group` is the group's position, or the earliest for a new group; positions may be -2 "
-    "(earliest) and -1 (latest); a batch read cannot begin at `latest`",
+    "(earliest) and -1 (latest), and a topic may have one of the words instead of positions; a batch read cannot begin "
+    "at `latest`",
     shown_default="stream `latest`, batch `earliest`",
 )
 STARTING_TIMESTAMP = Option(
     "startingTimestamp",
-    parse_moment,
+    parsers.moment_bound("startingTimestamp"),
     _TIME,
-    f"begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`; {_ZONE}",
+    f"begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over the other options that say "
+    f"where to begin; {_ZONE}",
 )
-ENDING_OFFSETS: Option[Bound] = Option(
+STARTING_OFFSETS_BY_TIMESTAMP = Option(
+    "startingOffsetsByTimestamp",
+    parsers.moment_bounds("startingOffsetsByTimestamp"),
+    _TIMES,
+    "as `startingTimestamp`, with a time for each partition; wins over `startingOffsets`",
+)
+STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
+    "startingOffsetsByTimestampStrategy",
+    one_of("error", "latest"),
+    "error or latest",
+    "what to do if no message of a partition is late enough: fail, or begin at its end",
+    shown_default="`error`; with `startingTimestamp` `latest`, and a line in the log if that is so for all partitions",
+)
+ENDING_OFFSETS = Option(
     "endingOffsets",
-    parsers.bound(("latest",), frozenset({LATEST})),
+    parsers.bound("endingOffsets", LATEST),
     f"latest or {_POSITIONS}, with -1 for latest",
-    "batch only: where to end",
+    "batch only: where to end; a topic may have `latest` instead of positions",
     shown_default="`latest`",
 )
 ENDING_TIMESTAMP = Option(
     "endingTimestamp",
-    parse_moment,
+    parsers.moment_bound("endingTimestamp"),
     _TIME,
-    f"batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`; {_ZONE}",
+    f"batch only: end before the first message whose `$msgTime$` is not earlier; wins over the other options that say "
+    f"where to end; {_ZONE}",
+)
+ENDING_OFFSETS_BY_TIMESTAMP = Option(
+    "endingOffsetsByTimestamp",
+    parsers.moment_bounds("endingOffsetsByTimestamp"),
+    _TIMES,
+    "batch only: as `endingTimestamp`, with a time for each partition; wins over `endingOffsets`",
 )
 FAIL_ON_DATA_LOSS = flag(
     "failOnDataLoss",
@@ -189,6 +212,9 @@ MAX_UNPACKED_BYTES = Option(
     MAX_UNPACKED,
 )
 
+# The first one that is set counts
+_STARTINGS = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
+_ENDINGS = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
 _LIMITS = (MAX_OFFSETS_PER_TRIGGER, MAX_BYTES_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
 # All options defined above, in their order, which is that of the documentation
@@ -209,8 +235,7 @@ class SourceOptions:
     ending: Bound
     assigned: frozenset[Partition] | None
     filters: Mapping[str, tuple[str, ...]]
-    starting_at: datetime | None
-    ending_at: datetime | None
+    late_start: str
     loss_policy: LossPolicy
     max_offsets: int | None
     max_bytes: int | None
@@ -239,7 +264,7 @@ class SourceOptions:
         if streaming:
             if PUSH_FILTERS.get(raw):
                 _log.warning("[push-filters-ignored] option 'pushFilters' is for batch reads: a stream ignores it")
-            _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
+            _refuse(raw, _ENDINGS, "is for batch reads: a stream has no end, leave it out")
             for option in _set(raw, () if has_limits else _LIMITS):
                 _log.warning(
                     "[read-limits-missing] option '%s' is ignored: this Spark has no read limits, they came with Spark "
@@ -250,20 +275,20 @@ class SourceOptions:
             for option in _set(raw, _LIMITS):
                 _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
             _check_batch_bounds(raw)
-        starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
         zone = MSG_TIME_ZONE.get(raw)
+        starting = _first(raw, _STARTINGS) or Bound(STARTING_OFFSETS.name, LATEST if streaming else EARLIEST)
+        default_strategy = "latest" if starting.option == STARTING_TIMESTAMP.name else "error"
         return cls(
             client=ClientSettings.from_options(raw),
             topics=topics,
             group=GROUP_NAME.get(raw),
-            starting=("latest" if streaming else "earliest") if starting is None else starting,
-            ending="latest" if ending is None else ending,
+            starting=starting.in_zone(zone),
+            late_start=STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.read(raw) or default_strategy,
+            ending=(_first(raw, _ENDINGS) or Bound(ENDING_OFFSETS.name, LATEST)).in_zone(zone),
             assigned=assigned,
             filters=filters_of(topics, FILTERS.read(raw) or {}),
-            starting_at=_in_zone(STARTING_TIMESTAMP.read(raw), zone),
-            ending_at=_in_zone(ENDING_TIMESTAMP.read(raw), zone),
             loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
             max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw) if has_limits else None,
             max_bytes=MAX_BYTES_PER_TRIGGER.read(raw) if has_limits else None,
@@ -284,18 +309,24 @@ class SourceOptions:
 
 def _check_batch_bounds(raw: Mapping[str, str]) -> None:
     """Raise `ConfigError` for bounds of a batch read that leave nothing to read."""
-    starting, zone = STARTING_OFFSETS.read(raw), MSG_TIME_ZONE.get(raw)
-    since, until = (_in_zone(one.read(raw), zone) for one in (STARTING_TIMESTAMP, ENDING_TIMESTAMP))
-    if since is None and (starting == "latest" or (isinstance(starting, dict) and LATEST in starting.values())):
+    starting, zone = _first(raw, _STARTINGS), MSG_TIME_ZONE.get(raw)
+    if starting is not None and LATEST in starting.places:
         raise ConfigError(
             "option 'startingOffsets' is latest (-1), where a batch read would read nothing: leave it out to begin at "
             "the earliest message, or give group, positions, or option 'startingTimestamp'"
         )
-    if since is not None and until is not None and since > until:
+    bounds = (one.read(raw) for one in (STARTING_TIMESTAMP, ENDING_TIMESTAMP))
+    since, until = (None if one is None else one.in_zone(zone).place for one in bounds)
+    if isinstance(since, datetime) and isinstance(until, datetime) and since > until:
         raise ConfigError(
             f"option 'startingTimestamp' is {raw['startingtimestamp']}, later than 'endingTimestamp', which is "
             f"{raw['endingtimestamp']}: make it earlier"
         )
+
+
+def _first(raw: Mapping[str, str], options: tuple[Option[Bound], ...]) -> Bound | None:
+    """Return the bound of the first of `options` that is set."""
+    return next((found for option in options if (found := option.read(raw)) is not None), None)
 
 
 def check_options(raw: Mapping[str, str]) -> None:
@@ -339,7 +370,3 @@ def filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str
         raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is none of the topics to read")
     for_all = filters.get(None, ())
     return {topic: types for topic in topics if (types := filters.get(topic, for_all))}
-
-
-def _in_zone(moment: datetime | None, zone: tzinfo) -> datetime | None:
-    return moment.replace(tzinfo=zone) if moment is not None and moment.tzinfo is None else moment

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offset resolver: the positions that the user's bounds mean, in bytes of the index."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.time_search import find_positions
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.index_search import outside_repeated_hour
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.bound import EARLIEST, GROUP, LATEST, Bound
+from tubemq_spark.source.offset import Positions
+from tubemq_spark.source.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class OffsetResolver:
+    """Asks the brokers for the positions that the user's bounds mean."""
+
+    def __init__(self, options: SourceOptions, prober: Prober) -> None:
+        self._options = options
+        self._prober = prober
+
+    def starting(
+        self, at: Mapping[Partition, GroupPosition], earliest: Positions | None = None
+    ) -> dict[Partition, int]:
+        """Return where each partition of `at` is read from. `earliest` positions are asked for if they are needed and
+        not given. Raises as `Bound.of`, `Prober.extents` and `find_positions`, and `ConfigError` for a position beyond
+        the end, or for a moment that no message reaches if `startingOffsetsByTimestampStrategy` says so.
+
+        A position that retention has removed is not refused here: that may happen at any time, and the reader reports
+        it.
+        """
+        starts = self._resolve(self._options.starting, at, earliest)
+        self._check_late(starts, at)
+        return starts
+
+    def ending(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:
+        """Return where the range of each partition of `starts` ends. Raises as `starting`, and `ConfigError` for an end
+        before the start, unless both are found by time or are where a store begins or ends."""
+        options = self._options
+        ends = self._resolve(options.ending, at, is_end=True)
+        from_places, to_places = options.starting.of(starts), options.ending.of(starts)
+        for partition, end in ends.items():
+            start, place = from_places[partition], to_places[partition]
+            is_chosen = isinstance(start, int) or start == GROUP or isinstance(place, int)
+            if end < starts[partition] and is_chosen:
+                raise ConfigError(
+                    f"option '{options.ending.option}' has {place} for {partition}, position {end}, which lies before "
+                    f"the start {starts[partition]}, {start} in option '{options.starting.option}'"
+                )
+        return {partition: max(starts[partition], end) for partition, end in ends.items()}
+
+    def at_times(self, moments: Mapping[Partition, datetime], *, is_end: bool = False) -> dict[Partition, int]:
+        """Return the position of each partition's first message that is not earlier, see `find_positions`. `is_end`: a
+        read ends there, see `outside_repeated_hour`."""
+        zone = self._options.msg_time_zone
+        outside = {one: outside_repeated_hour(moment, zone, is_end=is_end) for one, moment in moments.items()}
+        wanted = {one: (moment - _EPOCH) // timedelta(microseconds=1) for one, moment in outside.items()}
+        return find_positions(self._prober.visitor, wanted, self._prober.extents(wanted), zone) if wanted else {}
+
+    def _resolve(
+        self,
+        bound: Bound,
+        at: Mapping[Partition, GroupPosition],
+        earliest: Positions | None = None,
+        *,
+        is_end: bool = False,
+    ) -> dict[Partition, int]:
+        places = bound.of(at)
+        found = self.at_times({p: one for p, one in places.items() if isinstance(one, datetime)}, is_end=is_end)
+        if earliest is None:
+            extents = self._prober.extents([partition for partition, place in places.items() if place == EARLIEST])
+            earliest = {partition: extent.begin for partition, extent in extents.items()}
+        for partition, place in places.items():
+            group, end = at[partition]
+            if isinstance(place, int) and place > end:
+                raise ConfigError(
+                    f"option '{bound.option}' has {place} for {partition}, which lies beyond the end of the store: "
+                    f"{end}; use -1 for the latest, and check that the position is one of this cluster"
+                )
+            if isinstance(place, int):
+                found[partition] = place
+            elif place == EARLIEST:
+                found[partition] = earliest[partition]
+            elif place == GROUP:
+                # A broker that lost its tail still reports the group's old position, which is beyond the end then.
+                found[partition] = min(group, end)
+            elif place == LATEST:
+                found[partition] = end
+        return found
+
+    def _check_late(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> None:
+        bound, strategy = self._options.starting, self._options.late_start
+        moments = {p: place for p, place in bound.of(starts).items() if isinstance(place, datetime)}
+        late = sorted(partition for partition in moments if starts[partition] >= at[partition].end)
+        if late and strategy == "error":
+            raise ConfigError(
+                f"option '{bound.option}': no message of {', '.join(map(str, late))} is as late as "
+                f"{moments[late[0]]}: give an earlier time, or set option 'startingOffsetsByTimestampStrategy' to "
+                "latest to begin at the end"
+            )
+        if late and len(late) == len(moments):
+            _log.warning(
+                "[starting-time-too-late] no message of %s is as late as %s (option '%s'): reading begins at the end",
+                ", ".join(map(str, late)),
+                moments[late[0]],
+                bound.option,
+            )
+
+
+def read_status(options: SourceOptions) -> ReadStatus:
+    """Return where brokers let a new group begin, so that its position is right from the start."""
+    return ReadStatus.FROM_MAX if options.starting.places == {LATEST} else ReadStatus.NORMAL
