@@ -7,7 +7,8 @@ PY := $(VENV)/bin/python
 # Three at once on two cores, because many tests wait. Tests share servers and Spark within a process, so whole files go to each, in the order
 # of their names: the slow ones are not the last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
+CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts noxfile.py)
+NOX := $(PY) -m nox --session
 
 # Spark starts many Python processes. Without the stored bytecode, each would compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,13 +60,13 @@ test-monitoring: $(STAMP) spark  ## each query of the Grafana dashboard and each
 	CI=true $(PY) -m pytest tests/monitoring
 
 matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
-	$(PY) -m scripts.matrix $(MATRIX)
+	$(NOX) matrix -- $(MATRIX)
 
-dist: $(VENV)/.release spark  ## build wheel and sdist into dist/ twice, compare, check, install and try them; DIST=--quick for less
-	$(PY) -m scripts.dist $(DIST)
+dist: $(STAMP) spark  ## build wheel and sdist into dist/ twice, compare, check, install and try them; DIST=--quick for less
+	$(NOX) dist -- $(DIST)
 
-sbom: $(VENV)/.release  ## write the bill of materials (CycloneDX) of the wheel in dist/
-	$(PY) -m scripts.dist --sbom
+sbom: $(STAMP)  ## write the bill of materials (CycloneDX) of the wheel in dist/
+	$(NOX) sbom
 
 notebooks: .venv-notebooks/.made spark  ## run the notebooks, each in a new kernel; NOTEBOOKS='--write NAME' keeps the outputs of one
 	.venv-notebooks/bin/python -m scripts.notebooks $(NOTEBOOKS)
@@ -79,13 +80,9 @@ format: $(STAMP)  ## put imports and layout right
 	$(PY) -m ruff check --select I --fix .
 	$(PY) -m ruff format .
 
-.PHONY: demo-svg
-demo-svg: $(VENV)/.pictures spark  ## record the demo and draw it as docs/images/demo.svg
-	$(PY) -m scripts.demo_svg
-
-.PHONY: cli-svg
-cli-svg: $(VENV)/.pictures spark  ## record commands on an embedded TubeMQ and draw them as docs/images/cli-*.svg
-	$(PY) -m scripts.cli_svg
+.PHONY: pictures
+pictures: $(VENV)/.pictures spark  ## record the demo and other commands as docs/images/demo.svg and docs/images/cli-*.svg
+	$(PY) -m scripts.pictures
 
 .PHONY: site site-serve
 check: site
@@ -104,7 +101,7 @@ soak: $(VENV)/.bench java  ## an hour of queries on a real TubeMQ under faults; 
 	$(PY) -m tests.soak $(SOAK)
 
 cluster: $(STAMP) java  ## the wheel on a standalone Spark cluster and a real TubeMQ; CLUSTER="--manager yarn" for YARN
-	$(PY) -m tests.spark_cluster $(CLUSTER)
+	$(NOX) cluster -- $(CLUSTER)
 
 real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a PySpark line to paste
 	$(PY) -m tests.real

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
+from typer.cli import get_docs_for_click
+
 from benchmarks import page as performance_page
-from scripts import api_reference, cli_reference, columns_reference, error_reference, log_reference, option_builder
+from scripts import columns_reference, error_reference, option_builder
 from scripts.markdown import table
+from tubemq_spark.cli.app import app
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
@@ -73,14 +77,31 @@ def default(option: Option[Any]) -> str:
     return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
 
 
+# Drawn by scripts/pictures.py
+PICTURES = {
+    "broker": "An embedded TubeMQ: its address, code to paste, and below it a table of its topics and calls",
+    "doctor": "Checks, one a line; broker 2 does not answer, and the line below says what to do",
+    "lag": "The lag of a group over time as a line of bars, and a table of its partitions",
+    "topics": "A topic is created, then all topics are listed and the new one is described",
+}
+
+
+def command_line() -> str:
+    """Return the text of docs/reference/cli.md: typer's own, with pictures."""
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="tubemq-spark", title="Command line")
+    for name, shown in PICTURES.items():
+        head = f"## `tubemq-spark {name}`\n"
+        text = text.replace(head, f"{head}\n![{shown}](../images/cli-{name}.svg)\n")
+    return text
+
+
 # By the file's path
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/options.md": document,
-    "docs/reference/api.md": api_reference.document,
-    "docs/reference/cli.md": cli_reference.document,
+    "docs/reference/cli.md": command_line,
     "docs/reference/columns.md": columns_reference.document,
     "docs/errors.md": error_reference.document,
-    "docs/log-lines.md": log_reference.document,
     "docs/performance.md": performance_page.document,
     "tubemq_spark/option_builder.py": option_builder.document,
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests for every release of Spark. They use only the installed package, pyspark and pytest.
 
-`make matrix` runs them in environments of their own (scripts/matrix.py).
+`make matrix` runs them in environments of their own (noxfile.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.spark_cluster`: the wheel on Spark clusters, with a real TubeMQ.
+"""`nox -s cluster`: the wheel on Spark clusters, with a real TubeMQ.
 
-    python -m tests.spark_cluster                     all scenarios on a standalone cluster, as `make cluster`
-    python -m tests.spark_cluster --only batch        one scenario; may be given more than once
-    python -m tests.spark_cluster --manager yarn      on YARN; may be given more than once, too
+    nox -s cluster                        all scenarios on a standalone cluster, as `make cluster`
+    nox -s cluster -- --only batch        one scenario; may be given more than once
+    nox -s cluster -- --manager yarn      on YARN; may be given more than once, too
 
 The wheel is installed into an environment of its own, which is kept. The output folder has the logs of Spark, its
 executors and the programs. The status is 1 if a scenario is wrong.
@@ -19,8 +19,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.environments import StepError
-from scripts.matrix import FOLDER, Environment, build_wheel, install
 from tests.real.cluster import RealTubeMQ
 from tests.spark_cluster.cluster import SparkCluster
 from tests.spark_cluster.scenarios import SCENARIOS, Scenario
@@ -29,8 +27,6 @@ from tests.spark_cluster.trial import Trial
 from tests.spark_cluster.yarn import Yarn
 from tubemq_spark.client import forget_servers
 
-# A scenario disturbs tasks with `mapInArrow`, for which Spark wants pandas.
-_ENVIRONMENT = Environment("cluster", "pyspark==4.3.*", "protobuf", "pyarrow", ("pandas>=2.2,<3",), needs=(3, 11))
 _MANAGERS: dict[str, type[SparkCluster]] = {"standalone": StandaloneSpark, "yarn": Yarn}
 
 
@@ -43,16 +39,8 @@ def main() -> int:
     if folder.exists() and any(one.name not in names for one in folder.iterdir()):
         sys.exit(f"{folder} has files that are not of such a run: name another folder with --output")
     shutil.rmtree(folder, ignore_errors=True)
-    interpreter = _ENVIRONMENT.interpreter
-    if interpreter is None:
-        sys.exit("make cluster needs Python 3.11 or later")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    try:
-        python = install(_ENVIRONMENT, interpreter, build_wheel(), sys.stdout)
-    except StepError as problem:
-        sys.exit(f"the wheel cannot be installed: {problem}")
     managers = given.manager or names[:1]
-    exact = sum(run(_MANAGERS[name], chosen, python, folder / name) for name in managers)
+    exact = sum(run(_MANAGERS[name], chosen, given.python, folder / name) for name in managers)
     planned = len(managers) * len(chosen)
     print(f"{exact} of {planned} scenarios are exact", flush=True)
     return 0 if exact == planned else 1
@@ -78,8 +66,9 @@ def run(manager: type[SparkCluster], chosen: Sequence[Scenario], python: Path, f
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.spark_cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="nox -s cluster --", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--python", type=Path, required=True, help="of the environment with the wheel; nox adds it")
     parser.add_argument("--only", action="append", choices=[one.name for one in SCENARIOS], help="this scenario")
     parser.add_argument("--manager", action="append", choices=list(_MANAGERS), help="of the cluster")
     parser.add_argument("--output", type=Path, default=Path("build/cluster"), help="folder, emptied first")

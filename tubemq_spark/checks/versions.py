@@ -2,7 +2,7 @@
 """Checks `python`, `pyspark`, `protobuf`, `pyarrow`, `numpy`, `tubemq-spark`, `pairs`: versions of an interpreter, and
 versions that are known not to work together.
 
-The numbers are those of pyproject.toml, of Spark's own requirements, and of the table in scripts/matrix.py.
+The numbers are those of pyproject.toml, of Spark's own requirements, and of the table in noxfile.py.
 """
 
 from __future__ import annotations

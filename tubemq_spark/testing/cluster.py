@@ -41,7 +41,8 @@ class EmbeddedTubeMQ(Administration):
 
     Args:
         topics: number of partitions by topic name; every broker gets all topics.
-        brokers, masters: how many. The first master is the active one, the others are standbys.
+        brokers: how many.
+        masters: how many. The first one is active, the others are standbys.
         port: of the first master; 0 takes a free one. `OSError` when it is in use.
         web_port: of the first master's HTTP API, likewise.
         release: the TubeMQ release to behave like; by default that of `config`.
