@@ -19,6 +19,30 @@ written [without changes](../sink.md#copying-a-topic). What is inside `value` is
 functions, such as `from_json(CAST(value AS STRING), …)`.
 """
 
+FEWER = """\
+### Fewer columns
+
+Spark asks a Python source for all columns, whatever the query uses. A schema selects some, in any order, for streams
+and batch reads. Tasks make only these and send only these to the JVM. Without `attributes`, `msg_type` and `msg_time`,
+they do not even decode the attributes:
+
+```python
+values = (
+    spark.readStream.format("tubemq")
+    .schema("value BINARY, topic STRING")
+    .option("tubemq.master", "master:8715")
+    .option("tubemq.group", "my_group")
+    .option("subscribe", "my_topic")
+    .load()
+)
+```
+
+Names and types are those of the tables above; others are an error that lists them, when the query starts. Options do
+not depend on the columns: `filters` needs no `msg_type`. A query may continue from its checkpoint with other columns.
+A copy to another topic needs `offset` or `message_id` if it has `broker_id` and `partition`: otherwise these name the
+target.
+"""
+
 NOTES = """\
 ## Notes
 
@@ -53,6 +77,7 @@ def document() -> str:
         _read([column for column in READ if column.needs is None]),
         "With `messageFormat=inlongmsg` ([InLong packs](../inlong.md)) and `corruptMessages=keep` more follow:\n",
         _read([column for column in READ if column.needs is not None]),
+        FEWER,
         "## When writing\n",
         "Other columns are an error that names them. [Writing](../sink.md) explains where rows go.\n",
         _table((column.name, column.expected, str(column.written)) for column in written("inlongmsg")),

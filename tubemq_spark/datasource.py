@@ -31,11 +31,11 @@ class TubeMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the source. Raise `ConfigError` for invalid options, at `load()`."""
-        from tubemq_spark.source.options import CORRUPT_MESSAGES, MESSAGE_FORMAT, check_options
+        from tubemq_spark.source.options import check_options, row_format
         from tubemq_spark.source.schema import spark_schema
 
         check_options(self.options)
-        return spark_schema(CORRUPT_MESSAGES.get(self.options), MESSAGE_FORMAT.get(self.options))
+        return spark_schema(row_format(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from tubemq_spark.source.batch import PushingReader, TubeMQReader

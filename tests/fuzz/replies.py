@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -31,7 +32,12 @@ FORMATS = [
     RowFormat(corrupt="skip"),
     RowFormat(corrupt="keep"),
     RowFormat(corrupt="keep", msg_types={"fuzz": frozenset({"a", ""})}),
+    RowFormat(columns=("value",)),
+    RowFormat(corrupt="skip", columns=("message_id", "value")),
+    RowFormat(corrupt="keep", columns=("corrupt", "offset")),
+    RowFormat(columns=("topic",), msg_types={"fuzz": frozenset({"b"})}),
     RowFormat(corrupt="skip", message_format="inlongmsg"),
+    RowFormat(corrupt="keep", message_format="inlongmsg", columns=("inlong_group", "msg_type", "corrupt")),
     RowFormat(corrupt="keep", message_format="inlongmsg", msg_types={"fuzz": frozenset({"a"})}),
 ]
 _SIZES = [0, 1, 3, 4, 5, 20, 100, 120, 127, 128, 129, 300, 1024]
@@ -164,7 +170,7 @@ def difference(replies: Sequence[bytes], form: RowFormat) -> str | None:
         positions = range(0, 28 * count, 28) if count % 2 else None
         by_columns.append(FetchedBatch(messages, positions, 0, 28 * count))
         by_parser.append(FetchedBatch(wanted.messages, positions, 0, 28 * count))
-    found, wanted = _rows(form, by_columns), _rows(form, by_parser)
+    found, wanted = _rows(form, by_columns, form.columns), _rows(replace(form, columns=None), by_parser, form.columns)
     return None if found == wanted else f"{found} instead of {wanted}"
 
 
@@ -175,12 +181,13 @@ def _without_messages(reply: pb.GetMessageResponseB2C) -> bytes:
     return found.SerializeToString(deterministic=True)
 
 
-def _rows(form: RowFormat, batches: Sequence[FetchedBatch]) -> Any:
+def _rows(form: RowFormat, batches: Sequence[FetchedBatch], columns: Sequence[str] | None) -> Any:
     maker = RowMaker(form)
 
     def rows() -> pa.Table:
-        schema = arrow_schema(form.corrupt, form.message_format)
-        return pa.Table.from_batches(maker.fetched(HERE, batches), schema).combine_chunks()
+        schema = arrow_schema(form)
+        table = pa.Table.from_batches(maker.fetched(HERE, batches), schema).combine_chunks()
+        return table if columns is None else table.select(columns)
 
     found = outcome_of(rows)
     if isinstance(found, pa.Table):

@@ -38,12 +38,14 @@ class Pipeline:
         given = {"tubemq.master": self.tubemq.master, "tubemq.group": "matrix", "subscribe": topic, **others}
         return {name: json.dumps(value) if isinstance(value, Mapping) else str(value) for name, value in given.items()}
 
-    def batch(self, topic: str, **options: object) -> DataFrame:
-        return self.spark.read.format("tubemq").options(**self.options(topic, **options)).load()
+    def batch(self, topic: str, schema: str | None = None, **options: object) -> DataFrame:
+        reader = self.spark.read.format("tubemq").options(**self.options(topic, **options))
+        return (reader if schema is None else reader.schema(schema)).load()
 
-    def stream(self, topic: str, **options: object) -> DataFrame:
+    def stream(self, topic: str, schema: str | None = None, **options: object) -> DataFrame:
         given = self.options(topic, startingOffsets="earliest") | self.options(topic, **options)
-        return self.spark.readStream.format("tubemq").options(**given).load()
+        reader = self.spark.readStream.format("tubemq").options(**given)
+        return (reader if schema is None else reader.schema(schema)).load()
 
     def write(self, frame: DataFrame, topic: str | None = None, **options: str) -> None:
         given = {"tubemq.master": self.tubemq.master, **({} if topic is None else {"topic": topic}), **options}

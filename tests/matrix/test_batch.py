@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -55,6 +55,25 @@ def test_columns(pipe: Pipeline) -> None:
         {"value": sent.body, "topic": topic, "broker_id": 1, "partition": p, "message_id": sent.message_id, **others}
         for sent, topic, p, others in ((plain, "shared", 2, nothing), (full, "sole", 0, something))
     ]
+
+
+@pytest.mark.quick
+def test_columns_of_a_schema(pipe: Pipeline) -> None:
+    """Rows are checked by a column that is not there, and copied."""
+    pipe.tubemq.create_topic("from", partitions=2)
+    pipe.tubemq.create_topic("into", partitions=1)
+    for number in range(30):
+        kind = ("order", "click")[number % 2]
+        pipe.tubemq.send("from", b"%d" % number, number % 2, attributes={"n": f"{number}"}, msg_type=kind)
+    frame = pipe.batch("from", "message_id BIGINT, value BINARY, attributes MAP<STRING, STRING>", filters="order")
+    assert frame.columns == ["message_id", "value", "attributes"]
+    found = {bytes(row.value): row.attributes for row in frame.collect()}
+    assert found == {b"%d" % number: {"n": f"{number}"} for number in range(0, 30, 2)}
+    pipe.write(frame, "into")
+    assert [(m.body, m.attributes) for m in pipe.tubemq.messages("into")] == list(found.items())
+    with pytest.raises(PySparkException) as caught:
+        pipe.batch("from", "value STRING, body BINARY").collect()
+    assert "ConfigError: the schema asks for value string, body binary; expected any of" in str(caught.value)
 
 
 @pytest.mark.quick

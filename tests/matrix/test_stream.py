@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from tests.matrix.pipeline import HAS_READ_LIMITS, Pipeline
 
@@ -91,6 +91,18 @@ def test_a_batch_that_was_logged_but_not_committed_is_read_again(pipe: Pipeline,
 
 
 @pytest.mark.quick
+def test_a_query_continues_with_other_columns(pipe: Pipeline) -> None:
+    """The checkpoint does not depend on them."""
+    sent: Counter[bytes] = Counter()
+    for run, schema in enumerate((None, "value BINARY", "topic STRING, value BINARY, msg_type STRING")):
+        sent += pipe.send("sole", *texts(10 * run, 10 * run + 10))
+        pipe.run_to_the_end(pipe.stream("sole", schema), "out")
+        assert pipe.bodies("out") == sent
+    with pytest.raises(PySparkException, match=r"ConfigError: the schema asks for value string; expected any of"):
+        pipe.run_to_the_end(pipe.stream("sole", "value STRING"), "out")
+
+
+@pytest.mark.quick
 @pytest.mark.skipif(HAS_READ_LIMITS, reason="this Spark has read limits")
 def test_limits_are_ignored(pipe: Pipeline) -> None:
     sent = pipe.send("sole", *texts(0, 60))
@@ -140,7 +152,7 @@ def test_a_limit_can_be_removed_from_a_checkpoint(pipe: Pipeline) -> None:
 
 def test_errors_of_the_driver_and_of_tasks(pipe: Pipeline) -> None:
     with pytest.raises(StreamingQueryException, match=r"ConfigError: .*nowhere"):
-        pipe.run_to_the_end(pipe.stream("nowhere", **{"tubemq.retry.maxElapsedMs": 100}), "out")
+        pipe.run_to_the_end(pipe.stream("nowhere", None, **{"tubemq.retry.maxElapsedMs": 100}), "out")
 
     pipe.send("sole", b"a")
     frame = pipe.stream("sole").selectExpr("CAST(NULL AS BINARY) AS value")

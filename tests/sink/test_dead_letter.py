@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import check_sum, decode_attributes, encode_payload, format_msg_time
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
@@ -60,7 +61,7 @@ def read(messages: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, Mapping[s
     for number, (body, attributes) in enumerate(messages):
         payload, flag = encode_payload(body, attributes)
         wire.append(TransferedMessage(messageId=number, checkSum=check_sum(payload), payLoadData=payload, flag=flag))
-    (batch,) = RowMaker(RowFormat()).batches(Partition(1, "dead", 0), wire, None)
+    (batch,) = RowMaker(RowFormat()).fetched(Partition(1, "dead", 0), [FetchedBatch(wire, None, 0, 0)])
     rows = batch.to_pylist()
     assert all(row["msg_type"] is None and row["msg_time"] is None for row in rows)
     return [(row["value"], dict(row["attributes"])) for row in rows]

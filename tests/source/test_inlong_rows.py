@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.inlong_packs import frame, group, header, pack_3, pack_4, pack_grouped, sized
-from tests.source.test_row_maker import HERE, MINUTE, batch_of, message
+from tests.source.test_row_maker import MINUTE, batch_of, batches_of, message
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.source.row_format import BYTES, ROWS, RowFormat
 from tubemq_spark.source.row_maker import RowMaker
@@ -27,7 +27,7 @@ def maker(**given: Any) -> RowMaker:
 
 
 def rows(maker: RowMaker, messages: list[Any], positions: list[int] | None = None) -> list[dict[str, Any]]:
-    batch = batch_of(maker, HERE, messages, positions)
+    batch = batch_of(maker, messages, positions)
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
     return found
@@ -36,12 +36,16 @@ def rows(maker: RowMaker, messages: list[Any], positions: list[int] | None = Non
 @pytest.mark.parametrize("corrupt", ["fail", "skip", "keep"])
 def test_columns(corrupt: str) -> None:
     """`corrupt` stays the last column."""
-    spark = spark_schema(corrupt, "inlongmsg")
+    spark = spark_schema(RowFormat(corrupt=corrupt, message_format="inlongmsg"))
     assert spark.fieldNames() == [*SPARK_SCHEMA.fieldNames(), *INLONG, *(["corrupt"] if corrupt == "keep" else [])]
     assert all(field.nullable for field in spark)
-    assert to_arrow_schema(spark, timezone="UTC") == arrow_schema(corrupt, "inlongmsg")
-    for messages in ([], [message(pack_grouped(1, []))], [message(pack_grouped(1, [(ONE, b"body")]))]):
-        assert batch_of(maker(corrupt=corrupt), HERE, messages, None).schema == arrow_schema(corrupt, "inlongmsg")
+    assert to_arrow_schema(spark, timezone="UTC") == arrow_schema(
+        RowFormat(corrupt=corrupt, message_format="inlongmsg")
+    )
+    for messages in ([message(pack_grouped(1, []))], [message(pack_grouped(1, [(ONE, b"body")]))]):
+        assert batch_of(maker(corrupt=corrupt), messages, None).schema == arrow_schema(
+            RowFormat(corrupt=corrupt, message_format="inlongmsg")
+        )
 
 
 def test_each_message_of_a_pack_is_a_row() -> None:
@@ -141,7 +145,7 @@ def test_batches_have_a_bounded_size(pack: bytes, count: int) -> None:
     assert len(pack) < 3 << 20
     batches = 0
     indexes: list[int] = []
-    for batch in maker().batches(HERE, [message(pack), message(pack)], None):
+    for batch in batches_of(maker(), [message(pack), message(pack)], None):
         assert batch.num_rows <= ROWS
         assert batch.nbytes < BYTES + (1 << 20)
         indexes += batch.column("inlong_index").to_pylist()
@@ -152,11 +156,11 @@ def test_batches_have_a_bounded_size(pack: bytes, count: int) -> None:
 
 def test_repeated_attributes_count_towards_the_size() -> None:
     outer = b"k=" + bytes(100_000)
-    batches = list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 300)), outer)], None))
+    batches = list(batches_of(maker(), [message(pack_4(sized([b"x"] * 300)), outer)], None))
     assert sum(batch.num_rows for batch in batches) == 300
     assert all(batch.nbytes < BYTES + (1 << 20) for batch in batches)
     with pytest.raises(ProtocolError, match="its InLongMsg takes more than 67108864 bytes"):
-        list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 700)), outer)], None))
+        list(batches_of(maker(), [message(pack_4(sized([b"x"] * 700)), outer)], None))
 
 
 @pytest.mark.parametrize("corrupt", ["skip", "keep"])
@@ -165,7 +169,7 @@ def test_damaged_pack_gives_no_row_at_all(corrupt: str) -> None:
     half = group(1, ONE, sized([bytes(1000)] * 30_000), compressed=True)
     damaged = frame(1, header(1, 2) + half + half[:-1])
     packs = [message(pack_grouped(1, [(ONE, b"a")])), message(damaged), message(pack_grouped(1, [(ONE, b"b")]))]
-    (batch,) = maker(corrupt=corrupt).batches(HERE, packs, None)
+    (batch,) = batches_of(maker(corrupt=corrupt), packs, None)
     kept = [damaged] if corrupt == "keep" else []
     assert batch.column("value").to_pylist() == [b"a", *kept, b"b"]
 
@@ -175,7 +179,7 @@ def test_memory_of_packs_is_bounded() -> None:
     packs = [message(long_pack(40_000, bytes(1000)), message_id=number) for number in range(5)]
     tracemalloc.start()
     try:
-        rows = sum(batch.num_rows for batch in maker().batches(HERE, packs, None))
+        rows = sum(batch.num_rows for batch in batches_of(maker(), packs, None))
         assert tracemalloc.get_traced_memory()[1] < 130 << 20
     finally:
         tracemalloc.stop()

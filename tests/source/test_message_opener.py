@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.replies import differences
 from tests.source.test_row_maker import HERE, compressed, corrupt_pair, message
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.message import NO_ATTRIBUTES, decode_attributes
+from tubemq_spark.protocol.message import MAX_ATTRIBUTES, NO_ATTRIBUTES, decode_attributes
 from tubemq_spark.protocol.message_columns import MessageColumns, split_reply
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C
 from tubemq_spark.source.message_opener import Opened, open_messages
@@ -29,7 +29,7 @@ def columns(messages: Sequence[Any]) -> MessageColumns:
 
 
 def opened(*replies: Sequence[Any], room: int = ROOM) -> Opened | None:
-    return open_messages([columns(reply) for reply in replies], decode_attributes, room)
+    return open_messages(batches([columns(reply) for reply in replies]), decode_attributes, room)
 
 
 def batches(replies: Sequence[Sequence[Any]], begin: int | None = 0) -> list[FetchedBatch]:
@@ -60,6 +60,8 @@ def test_columns_and_single_messages_give_the_same(seed: int) -> None:
         RowFormat(corrupt="keep"),
         RowFormat(msg_types={"clicks": frozenset({"a", "b"})}),
         RowFormat(msg_types={"clicks": frozenset({"none"})}),
+        RowFormat(columns=("value",)),
+        RowFormat(columns=("message_id", "topic"), msg_types={"clicks": frozenset({"a"})}),
     ],
 )
 def test_rows_of_several_replies(form: RowFormat, begin: int | None) -> None:
@@ -93,13 +95,31 @@ def test_corrupt_messages_are_opened_one_by_one(bad: Any) -> None:
 
 def test_compressed_messages_are_opened_one_by_one() -> None:
     sent = [message(b"a"), compressed("gzip", b"b")]
-    assert RowMaker(RowFormat()).plain_attributes(b"spark_compression=gzip") is None
     (batch,) = RowMaker(RowFormat()).fetched(HERE, batches([columns(sent)]))
     assert batch.column("value").to_pylist() == [b"a", b"b"]
 
 
+@pytest.mark.parametrize(
+    ("special", "are_decoded"),
+    [
+        (message(b"b", b"k=v," * 9), False),
+        (message(b"b", bytes(MAX_ATTRIBUTES - 4)), False),
+        (message(b"b", bytes(MAX_ATTRIBUTES)), True),
+        (message(b"spark_compression=gzip", b"k=v"), True),
+        (compressed("gzip", b"b"), True),
+    ],
+)
+@pytest.mark.parametrize("needs_bodies", [True, False])
+def test_headers_that_nobody_needs(special: Any, are_decoded: bool, needs_bodies: bool) -> None:
+    """They are decoded only if one may name a codec or have too many attributes."""
+    decoded: list[bytes] = []
+    sent = batches([columns([message(b"a", b"k=v"), special])])
+    open_messages(sent, decoded.append, ROOM, needs_attributes=False, needs_bodies=needs_bodies)  # declines them
+    assert bool(decoded) == are_decoded
+
+
 def test_messages_of_the_parser_are_opened_one_by_one() -> None:
-    assert open_messages([columns([message(b"a")]), [message(b"b")]], decode_attributes, ROOM) is None
+    assert open_messages(batches([columns([message(b"a")]), [message(b"b")]]), decode_attributes, ROOM) is None
     assert open_messages([], decode_attributes, ROOM) is None
 
 

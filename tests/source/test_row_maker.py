@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
 from tubemq_spark import compression
 from tubemq_spark.compression import CODECS, compress
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
@@ -25,10 +27,8 @@ from tubemq_spark.source import row_maker as source_rows
 from tubemq_spark.source.row_format import RowFormat
 from tubemq_spark.source.row_maker import RowMaker
 from tubemq_spark.source.schema import (
-    ARROW_SCHEMA,
     SPARK_SCHEMA,
     arrow_schema,
-    check_schema,
     spark_schema,
 )
 
@@ -46,15 +46,21 @@ def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: 
     )
 
 
-def batch_of(maker: RowMaker, *args: Any) -> Any:
+def batches_of(
+    maker: RowMaker, messages: Sequence[Any], positions: Sequence[int] | None = None, where: Partition = HERE
+) -> Iterator[Any]:
+    return maker.fetched(where, [FetchedBatch(messages, positions, 0, 28 * len(messages))])
+
+
+def batch_of(maker: RowMaker, messages: Sequence[Any], positions: Sequence[int] | None = None) -> Any:
     """The only batch."""
-    (batch,) = maker.batches(*args)
+    (batch,) = batches_of(maker, messages, positions)
     return batch
 
 
 def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    batch = batch_of(RowMaker(RowFormat()), HERE, messages, positions)
-    assert batch.schema == ARROW_SCHEMA
+    batch = batch_of(RowMaker(RowFormat()), messages, positions)
+    assert batch.schema == arrow_schema(RowFormat())
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
     return found
@@ -69,18 +75,13 @@ def test_columns_are_those_of_the_contract() -> None:
 
 def test_arrow_columns_match_the_spark_schema() -> None:
     """Spark refuses a first batch whose names, order, types or nullability differ from these."""
-    assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC") == ARROW_SCHEMA
+    assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC") == arrow_schema(RowFormat())
 
 
 @pytest.mark.parametrize("positions", [None, [0, 28]])
 @pytest.mark.parametrize("attributes", [b"", b"k=v"])
 def test_every_batch_has_the_schema(attributes: bytes, positions: list[int] | None) -> None:
     rows([message(b"a"), message(b"b", attributes)], positions)
-
-
-@pytest.mark.parametrize("positions", [None, []])
-def test_empty_batch_has_the_schema(positions: list[int] | None) -> None:
-    assert rows([], positions) == []
 
 
 def test_row_has_all_columns() -> None:
@@ -115,7 +116,7 @@ def test_body_may_be_empty_or_look_like_a_header() -> None:
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=",=$"), min_size=1, max_size=5)
 
 
-@given(st.lists(st.tuples(st.binary(max_size=20), st.dictionaries(texts, texts, max_size=3)), max_size=6))
+@given(st.lists(st.tuples(st.binary(max_size=20), st.dictionaries(texts, texts, max_size=3)), min_size=1, max_size=6))
 def test_any_mix_of_messages_becomes_rows(contents: list[tuple[bytes, dict[str, str]]]) -> None:
     messages = [
         message(body, ",".join(f"{key}={value}" for key, value in own.items()).encode(), message_id=number)
@@ -131,12 +132,12 @@ def test_any_mix_of_messages_becomes_rows(contents: list[tuple[bytes, dict[str, 
 def test_error_about_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
     bad = message(payload, message_id=42, flag=1)
     with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 42: .*'corruptMessages'"):
-        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine", b"k=v"), bad], None)
+        batch_of(RowMaker(RowFormat()), [message(b"fine", b"k=v"), bad], None)
 
 
 def test_positions_must_fit_the_messages() -> None:
     with pytest.raises(ValueError, match="length"):
-        batch_of(RowMaker(RowFormat()), HERE, [message(b"a"), message(b"b")], [28])
+        batch_of(RowMaker(RowFormat()), [message(b"a"), message(b"b")], [28])
 
 
 # Corrupt messages and unwanted types
@@ -152,8 +153,8 @@ def corrupt_pair() -> list[Any]:
 def test_corrupt_messages_are_kept_unchanged() -> None:
     maker = RowMaker(RowFormat(corrupt="keep"))
     bad = corrupt_pair()
-    batch = batch_of(maker, HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
-    assert batch.schema == arrow_schema("keep")
+    batch = batch_of(maker, [message(b"fine", b"k=v", message_id=1), *bad], None)
+    assert batch.schema == arrow_schema(RowFormat(corrupt="keep"))
     found = batch.to_pylist()
     assert [row["corrupt"] for row in found] == [False, True, True]
     assert [row["value"] for row in found] == [b"fine", *(one.payLoadData for one in bad)]
@@ -164,8 +165,10 @@ def test_corrupt_messages_are_kept_unchanged() -> None:
 
 
 def test_column_corrupt_exists_if_corrupt_messages_are_kept() -> None:
-    assert to_arrow_schema(spark_schema("keep"), timezone="UTC") == arrow_schema("keep")
-    assert spark_schema("skip") == spark_schema("fail") == SPARK_SCHEMA
+    assert to_arrow_schema(spark_schema(RowFormat(corrupt="keep")), timezone="UTC") == arrow_schema(
+        RowFormat(corrupt="keep")
+    )
+    assert spark_schema(RowFormat(corrupt="skip")) == SPARK_SCHEMA
 
 
 @pytest.mark.parametrize("positions", [None, [0, 28, 56, 84]])
@@ -173,33 +176,58 @@ def test_messages_of_unwanted_types_are_left_out(positions: list[int] | None) ->
     """The broker compares hashes; `Aa` and `BB` have the same hash."""
     maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
     messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
-    batch = batch_of(maker, HERE, messages, positions)
+    batch = batch_of(maker, messages, positions)
     assert batch.column("msg_type").to_pylist() == ["Aa", "c"]
     assert batch.column("offset").to_pylist() == ([None, None] if positions is None else [0, 56])
-    assert batch_of(maker, Partition(3, "other", 0), messages, positions).num_rows == 4
+    assert next(batches_of(maker, messages, positions, Partition(3, "other", 0))).num_rows == 4
 
 
 @pytest.mark.parametrize(("mode", "ids"), [("skip", []), ("keep", [2, 3])])
 def test_corrupt_message_has_no_type(mode: str, ids: list[int]) -> None:
     maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
-    batch = batch_of(maker, HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
+    batch = batch_of(maker, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
     assert batch.column("message_id").to_pylist() == ids
 
 
+# A schema of the user's
+
+
+VALUE = StructField("value", BinaryType())
+TEXTS_TO_BYTES = MapType(StringType(), BinaryType())
+
+
 @pytest.mark.parametrize(
-    "asked",
+    ("fields", "shown"),
     [
-        StructType([StructField("value", LongType())]),
-        StructType(SPARK_SCHEMA.fields[:-1]),
-        StructType([*SPARK_SCHEMA.fields[1:], SPARK_SCHEMA.fields[0]]),
+        ([StructField("value", LongType())], "value bigint"),
+        ([StructField("value", BinaryType(), nullable=False)], "value binary NOT NULL"),
+        ([StructField("VALUE", BinaryType())], "VALUE binary"),
+        ([VALUE, StructField("body", BinaryType()), StructField("corrupt", LongType())], "body binary, corrupt bigint"),
+        ([StructField("attributes", TEXTS_TO_BYTES)], "attributes map<string,binary>"),
+        ([VALUE, *SPARK_SCHEMA.fields], "value binary, value binary"),
+        ([], "no column"),
     ],
 )
 @pytest.mark.parametrize("reader", ["reader", "streamReader"])
-def test_user_defined_columns_are_refused(asked: StructType, reader: str) -> None:
-    check_schema(SPARK_SCHEMA, spark_schema("fail"))
+def test_other_columns_are_refused(fields: list[StructField], shown: str, reader: str) -> None:
     source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"})
-    with pytest.raises(ConfigError, match=r"has fixed columns .*: leave out \.schema"):
-        getattr(source, reader)(asked)
+    expected = (
+        f"the schema asks for {shown}; expected any of these columns, each once: value binary, .*message_id bigint"
+    )
+    with pytest.raises(ConfigError, match=f"^{expected}$"):
+        getattr(source, reader)(StructType(fields))
+
+
+@pytest.mark.parametrize(
+    "columns", [("message_id", "value"), ("offset",), ("msg_time", "attributes"), ("corrupt", "topic")]
+)
+@pytest.mark.parametrize("corrupt", ["keep", "skip"])
+def test_rows_have_only_the_wanted_columns(columns: tuple[str, ...], corrupt: str) -> None:
+    messages = [message(b"a"), *corrupt_pair(), message(b"b", b"$msgTime$=202402292359,k=v")]
+    columns = columns if corrupt == "keep" else columns[-1:]
+    form = RowFormat(corrupt=corrupt, columns=columns)
+    wanted = batch_of(RowMaker(replace(form, columns=None)), messages, [0, 28, 56, 84]).select(columns)
+    assert batch_of(RowMaker(form), messages, [0, 28, 56, 84]).equals(wanted)
 
 
 # Compressed bodies
@@ -247,14 +275,14 @@ def bad_body(name: str) -> Any:
 def test_body_that_cannot_be_decompressed_fails(name: str) -> None:
     bad = bad_body(name)
     with pytest.raises(ProtocolError, match=f"^3:clicks:10001: message 5: {BAD_BODIES[name][1]}.*'corruptMessages'"):
-        batch_of(RowMaker(RowFormat(max_unpacked=1000)), HERE, [message(b"fine"), bad], None)
+        batch_of(RowMaker(RowFormat(max_unpacked=1000)), [message(b"fine"), bad], None)
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
 def test_body_that_cannot_be_decompressed_is_skipped(name: str) -> None:
     maker = RowMaker(RowFormat(corrupt="skip", max_unpacked=1000))
     sent = [compressed("gzip", b"a"), bad_body(name), message(b"b")]
-    batch = batch_of(maker, HERE, sent, [0, 28, 56])
+    batch = batch_of(maker, sent, [0, 28, 56])
     assert batch.column("value").to_pylist() == [b"a", b"b"]
     assert batch.column("offset").to_pylist() == [0, 56]
     (told,) = maker.corrupt()
@@ -267,14 +295,14 @@ def test_body_that_cannot_be_decompressed_is_kept_as_received(name: str, message
     """The value includes the attribute header, which names the codec."""
     bad = bad_body(name)
     maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
-    (row,) = batch_of(maker, HERE, [bad], None).to_pylist()
+    (row,) = batch_of(maker, [bad], None).to_pylist()
     assert (row["value"], row["attributes"], row["corrupt"]) == (bad.payLoadData, None, True)
 
 
 def test_unwanted_message_is_not_decompressed() -> None:
     maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"BB"})}))
     damaged = message(b"no gzip", b"$msgType$=Aa,spark_compression=gzip")
-    batch = batch_of(maker, HERE, [damaged, compressed("gzip", b"body", b"$msgType$=BB")], None)
+    batch = batch_of(maker, [damaged, compressed("gzip", b"body", b"$msgType$=BB")], None)
     assert batch.column("value").to_pylist() == [b"body"]
 
 
@@ -282,7 +310,7 @@ def test_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> Non
     sent = compressed("zstd", b"body")
     monkeypatch.setattr(compression, "is_available", lambda codec: False)
     with pytest.raises(ConfigError, match="was built without zstd"):
-        batch_of(RowMaker(RowFormat(corrupt="skip")), HERE, [sent], None)
+        batch_of(RowMaker(RowFormat(corrupt="skip")), [sent], None)
 
 
 @pytest.mark.parametrize("positions", [None, [28 * n for n in range(7)]])
@@ -293,7 +321,7 @@ def test_long_decompressed_bodies_come_in_several_batches(
     sent = [compressed("zstd", bytes(600), message_id=n) for n in range(5)]
     sent.insert(2, message(bytes(9999), b"k=v", message_id=7))
     sent.append(message(b"", message_id=8))
-    batches = list(RowMaker(RowFormat()).batches(HERE, sent, positions))
+    batches = list(batches_of(RowMaker(RowFormat()), sent, positions))
     assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1], [7], [2, 3], [4, 8]]
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == ([None] * 7 if positions is None else positions)
@@ -304,7 +332,7 @@ def test_long_decompressed_bodies_come_in_several_batches(
 def test_many_messages_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_rows, "_MAX_ROWS", 3)
     sent = [message(b"", message_id=n) for n in range(7)]
-    batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
+    batches = list(batches_of(RowMaker(RowFormat()), sent, None))
     assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
@@ -312,18 +340,18 @@ def test_many_attributes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch
     """In memory, a short attribute takes a hundred times its size on the wire."""
     monkeypatch.setattr(source_rows, "_MAX_BYTES", 30_000)
     sent = [message(b"", b",".join(b"%d" % number for number in range(100)))] * 6
-    batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
+    batches = list(batches_of(RowMaker(RowFormat()), sent, None))
     assert [batch.num_rows for batch in batches] == [2, 2, 2]
 
 
 def test_one_body_may_exceed_the_batch_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_rows, "_MAX_BYTES", 1000)
-    batches = RowMaker(RowFormat()).batches(HERE, [compressed("zstd", bytes(5000))] * 2, None)
+    batches = batches_of(RowMaker(RowFormat()), [compressed("zstd", bytes(5000))] * 2, None)
     assert [batch.num_rows for batch in batches] == [1, 1]
 
 
 def test_long_headers_are_not_cached() -> None:
     """A process may read for days, so the cache must not grow with what producers write."""
     source_rows._decode_short.cache_clear()
-    batch_of(RowMaker(RowFormat()), HERE, [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
+    batch_of(RowMaker(RowFormat()), [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
     assert source_rows._decode_short.cache_info().currsize == 1

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, spark_partition_id
+from pyspark.sql.types import StructType
 
 from tests.source_options.conftest import Start
 from tests.spark.queries import Batches, Queries, run_to_the_end, wait_for
 from tests.without_spark.source import GROUP, UNIT, fill, options, stored
+from tubemq_spark.source.schema import SPARK_SCHEMA
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -103,9 +106,9 @@ def test_pushed_filters_reduce_what_brokers_return(spark: SparkSession, start: S
         "value": (col("value") == lit(b"a 7"), 440),
     }
 
-    def read(push: bool) -> DataFrame:
-        raw = options(tubemq, "a", "b", pushFilters=str(push).lower())
-        return spark.read.format("tubemq").options(**raw).load()
+    def read(push: bool, schema: StructType = SPARK_SCHEMA, **given: object) -> DataFrame:
+        raw = options(tubemq, "a", "b", pushFilters=str(push).lower(), **given)
+        return spark.read.format("tubemq").options(**raw).schema(schema).load()
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -118,8 +121,35 @@ def test_pushed_filters_reduce_what_brokers_return(spark: SparkSession, start: S
             assert sorted(pushed) == sorted(read(False).where(condition).collect()), name
             assert sum(served) == 440, name
             assert pushed, name
+        few = StructType([SPARK_SCHEMA[name] for name in ("partition", "value", "topic")])
+        served.clear()
+        rows = read(True, few, filters="x").where("topic = 'b' AND partition = 1").collect()
+        assert (len(rows), sum(served)) == (10, 10)  # by a type that is not a column
+        assert rows[0].asDict().keys() == {"partition", "value", "topic"}
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.option("filters")
+def test_columns_of_a_schema(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    """A query continues with other columns, and its rows are copied. `tests/matrix` repeats it on each Spark."""
+    tubemq = start({"t": 1, "into": 1})
+
+    def copy(schema: str | None) -> None:
+        reader = spark.readStream.format("tubemq").options(**options(tubemq, "t", filters="x"))
+        writer = (reader if schema is None else reader.schema(schema)).load().writeStream.format("tubemq")
+        writer = writer.option("tubemq.master", tubemq.master).option("topic", "into")
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    sent = []
+    for schema in (None, "value BINARY", "offset BIGINT, attributes MAP<STRING, STRING>, value BINARY"):
+        sent += fill(tubemq, "t", 10, msg_type="x")
+        fill(tubemq, "t", 10, msg_type="y")
+        copy(schema)
+        assert [message.body for message in tubemq.messages("into")] == sent
+    with pytest.raises(StreamingQueryException, match="ConfigError: the schema asks for value string; expected any of"):
+        copy("value STRING")
 
 
 @pytest.mark.option("commitOffsets")

@@ -32,7 +32,6 @@ from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import partitions_to_read
 from tubemq_spark.source.range_planner import Ranges, ranges
-from tubemq_spark.source.schema import check_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -50,8 +49,7 @@ class TubeMQReader(DataSourceReader):
     """Reads from `startingOffsets` to `endingOffsets`, which are resolved when the query is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = SourceOptions.read(options, streaming=False)
-        check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
+        self._options = SourceOptions.read(options, streaming=False, schema=schema)
         self._narrowing: Narrowing | None = None
 
     def partitions(self) -> Sequence[InputPartition]:

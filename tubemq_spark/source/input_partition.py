@@ -144,13 +144,6 @@ def input_partitions(
         if filters:
             known = known._replace(last=None)  # the broker may leave that one out
         planned.append((RangeToRead(partition, start, end, owns_store, filters, known), snapshots[partition]))
-    rows = RowFormat(
-        options.msg_time_zone,
-        options.corrupt_messages,
-        {topic: frozenset(types) for topic, types in options.filters.items()},
-        options.message_format,
-        options.max_unpacked,
-    )
     sizes = [(one.end - one.start) // UNIT for one, _ in planned]
     return [
         TubeMQInputPartition(
@@ -161,7 +154,7 @@ def input_partitions(
             ranges=tuple(group),
             visit_token=session.visit_token,
             claim_timeout=options.claim_timeout,
-            rows=rows,
+            rows=options.rows,
             topics=options.topics,
             filters=dict(options.filters),
             loss_policy=options.loss_policy,

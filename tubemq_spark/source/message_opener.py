@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the messages of replies by columns: finds their attributes and bodies without a Python object for each message.
 
-Each distinct header of attributes is decoded once. Arrow copies the bodies out of the replies. `RowMaker.batches` is
-the specification: it opens messages one by one, and also those for which `open_messages` returns None.
+Each distinct header of attributes is decoded once. Arrow copies the bodies out of the replies. `RowMaker` has the
+specification: it opens messages one by one, and also those for which `open_messages` returns None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, NO_ATTRIBUTES, Attributes
+from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, COMPRESSION_KEY, MAX_ATTRIBUTES, NO_ATTRIBUTES, Attributes
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.source import arrow_arrays
 
@@ -25,21 +25,34 @@ if TYPE_CHECKING:
 ATTRIBUTE_BYTES = 32  # memory that an attribute takes in a row besides its text
 _OBJECT_BYTES = 200  # of an attribute as Python objects, for each distinct header
 _PREFIX = 4  # bytes of the attributes' size
+_COMPRESSION_KEY = COMPRESSION_KEY.encode()
 
 
 class Opened(NamedTuple):
-    """Messages whose check sums are right. Message n has the attributes `distinct[numbers[n]]`."""
+    """Messages of one partition. Message n has the attributes `distinct[numbers[n]]`."""
 
     ids: pa.Array
+    positions: pa.Array
     bodies: pa.Array
-    distinct: list[Attributes]
+    distinct: Sequence[Attributes]
     numbers: pa.Array
 
-    def only(self, types: Collection[str]) -> tuple[Opened, pa.Array]:
-        """Return the messages of these types, and for each message whether it is one of them."""
-        wanted = arrow_arrays.booleans([found.msg_type in types for found in self.distinct]).take(self.numbers)
-        ids, bodies, numbers = (column.filter(wanted) for column in (self.ids, self.bodies, self.numbers))
-        return Opened(ids, bodies, self.distinct, numbers), wanted
+    def only(self, is_wanted: Callable[[Attributes], bool]) -> Opened:
+        """Return the messages whose attributes are wanted."""
+        wanted = [is_wanted(found) for found in self.distinct]
+        if all(wanted):
+            return self
+        kept = arrow_arrays.booleans(wanted).take(self.numbers)
+        ids, positions, bodies, numbers = (
+            column.filter(kept) for column in (self.ids, self.positions, self.bodies, self.numbers)
+        )
+        return Opened(ids, positions, bodies, self.distinct, numbers)
+
+    def each(self, values: pa.Array) -> pa.Array:
+        """Return the value of each message; `values` has one for each of `distinct`."""
+        if values.null_count == len(values):
+            return pa.nulls(len(self.numbers), values.type)
+        return values.take(self.numbers)
 
     def attributes(self) -> list[Attributes]:
         """Return the attributes of each message."""
@@ -47,15 +60,21 @@ class Opened(NamedTuple):
 
 
 def open_messages(
-    replies: Sequence[Sequence[Any]], decode: Callable[[bytes], Attributes | None], most: int
+    batches: Sequence[FetchedBatch],
+    decode: Callable[[bytes], Attributes | None],
+    most: int,
+    *,
+    needs_attributes: bool = True,
+    needs_bodies: bool = True,
 ) -> Opened | None:
     """Return the opened messages. `decode` returns the attributes in a header, None if the message needs more work.
 
     Return None for replies that did not come as columns, a wrong check sum, a header that is not whole or that `decode`
-    declines, and for more than `most` bytes of payloads and attributes.
+    declines, and for more than `most` bytes of payloads and attributes. Attributes and bodies that are not needed may
+    be missing.
     """
-    columns = [reply for reply in replies if isinstance(reply, MessageColumns)]
-    if not columns or len(columns) < len(replies) or not all(reply.intact.all() for reply in columns):
+    columns = [batch.messages for batch in batches if isinstance(batch.messages, MessageColumns)]
+    if not columns or len(columns) < len(batches) or not all(reply.intact.all() for reply in columns):
         return None
     begins = []
     for reply in columns:
@@ -63,7 +82,11 @@ def open_messages(
             return None
         begins.append(begin)
     parts = list(zip(columns, begins, strict=True))
-    headers, numbers = _headers(parts)
+    headers, numbers = [b""], arrow_arrays.zeros(sum(map(len, columns)))
+    if any(reply.flags.any() for reply in columns) and (needs_attributes or not all(map(_is_plain, columns, begins))):
+        parts_of_headers = [_slices(reply.data, reply.starts, begin) for reply, begin in parts]
+        encoded = pa.concat_arrays(parts_of_headers).dictionary_encode()
+        headers, numbers = encoded.dictionary.to_pylist(), encoded.indices
     attributes = np.array([header.count(b",") + 1 for header in headers], np.int64)
     # Also bounds the number of attributes in one header, which `split_payload` limits.
     memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[_indexes(numbers)].sum()
@@ -76,8 +99,17 @@ def open_messages(
             return None
         distinct.append(found)
     ids = _int64(np.concatenate([reply.ids for reply in columns]))
-    bodies = pa.concat_arrays([_slices(reply.data, begin, reply.ends) for reply, begin in parts])
-    return Opened(ids, bodies, distinct, numbers)
+    if needs_bodies:
+        bodies = pa.concat_arrays([_slices(reply.data, begin, reply.ends) for reply, begin in parts])
+    else:
+        bodies = pa.nulls(len(ids), pa.binary())
+    return Opened(ids, position_column(batches), bodies, distinct, numbers)
+
+
+def _is_plain(reply: MessageColumns, begins: NDArray[int64]) -> bool:
+    """Return True if no header can name a codec or have too many attributes: nobody needs to decode them."""
+    # `rfind` skips most of the bytes, `in` reads all.
+    return bool((begins - reply.starts <= MAX_ATTRIBUTES).all()) and reply.data.rfind(_COMPRESSION_KEY) < 0
 
 
 def _bodies_begin(reply: MessageColumns) -> NDArray[int64] | None:
@@ -93,14 +125,6 @@ def _bodies_begin(reply: MessageColumns) -> NDArray[int64] | None:
     begins = reply.starts.copy()
     begins[flagged] += np.where(sizes < 0, 0, sizes + _PREFIX)
     return None if (begins > reply.ends).any() else begins
-
-
-def _headers(parts: Sequence[tuple[MessageColumns, NDArray[int64]]]) -> tuple[list[bytes], pa.Array]:
-    """Return the distinct headers with their sizes before them, and for each message the number of its header."""
-    if not any(reply.flags.any() for reply, _ in parts):
-        return [b""], arrow_arrays.zeros(sum(len(reply) for reply, _ in parts))
-    encoded = pa.concat_arrays([_slices(reply.data, reply.starts, begin) for reply, begin in parts]).dictionary_encode()
-    return encoded.dictionary.to_pylist(), encoded.indices
 
 
 def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:

@@ -63,7 +63,7 @@ class OffsetResolver:
     def at_times(self, moments: Mapping[Partition, datetime], *, is_end: bool = False) -> dict[Partition, int]:
         """Return the position of each partition's first message that is not earlier, see `find_positions`. `is_end`: a
         read ends there, see `outside_repeated_hour`."""
-        zone = self._options.msg_time_zone
+        zone = self._options.rows.zone
         outside = {one: outside_repeated_hour(moment, zone, is_end=is_end) for one, moment in moments.items()}
         wanted = {one: (moment - _EPOCH) // timedelta(microseconds=1) for one, moment in outside.items()}
         return find_positions(self._prober.visitor, wanted, self._prober.extents(wanted), zone) if wanted else {}

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import datasource
+from pyspark.sql.types import StructType
 
 from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
@@ -22,7 +24,8 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
 from tubemq_spark.source.bound import EARLIEST, GROUP, LATEST, Bound
 from tubemq_spark.source.option_parsers import Filters
-from tubemq_spark.source.row_format import MAX_UNPACKED
+from tubemq_spark.source.row_format import MAX_UNPACKED, RowFormat
+from tubemq_spark.source.schema import with_columns
 
 _log = logging.getLogger(__name__)
 
@@ -244,10 +247,7 @@ class SourceOptions:
     partitions_per_task: int | None
     commit_offsets: bool
     push_filters: bool
-    corrupt_messages: str
-    message_format: str
-    max_unpacked: int
-    msg_time_zone: tzinfo
+    rows: RowFormat
     claim_timeout: float
     poll_interval: float
     metadata_interval: float
@@ -257,8 +257,11 @@ class SourceOptions:
         return any(limit is not None for limit in (self.max_offsets, self.max_bytes, self.min_offsets))
 
     @classmethod
-    def read(cls, raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Return the options. Raise `ConfigError` for a value that cannot be used."""
+    def read(cls, raw: Mapping[str, str], *, streaming: bool, schema: StructType | None = None) -> SourceOptions:
+        """Return the options. `schema` has the columns to make, None for all.
+
+        Raise `ConfigError` for a value or column that cannot be used.
+        """
         check_options(raw)
         has_limits = _has_read_limits()
         if streaming:
@@ -277,18 +280,19 @@ class SourceOptions:
             _check_batch_bounds(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
-        zone = MSG_TIME_ZONE.get(raw)
+        filters = filters_of(topics, FILTERS.read(raw) or {})
+        rows = row_format(raw, filters)
         starting = _first(raw, _STARTINGS) or Bound(STARTING_OFFSETS.name, LATEST if streaming else EARLIEST)
         default_strategy = "latest" if starting.option == STARTING_TIMESTAMP.name else "error"
         return cls(
             client=ClientSettings.from_options(raw),
             topics=topics,
             group=GROUP_NAME.get(raw),
-            starting=starting.in_zone(zone),
+            starting=starting.in_zone(rows.zone),
             late_start=STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.read(raw) or default_strategy,
-            ending=(_first(raw, _ENDINGS) or Bound(ENDING_OFFSETS.name, LATEST)).in_zone(zone),
+            ending=(_first(raw, _ENDINGS) or Bound(ENDING_OFFSETS.name, LATEST)).in_zone(rows.zone),
             assigned=assigned,
-            filters=filters_of(topics, FILTERS.read(raw) or {}),
+            filters=filters,
             loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
             max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw) if has_limits else None,
             max_bytes=MAX_BYTES_PER_TRIGGER.read(raw) if has_limits else None,
@@ -297,14 +301,22 @@ class SourceOptions:
             partitions_per_task=MAX_PARTITIONS_PER_TASK.read(raw),
             commit_offsets=COMMIT_OFFSETS.get(raw),
             push_filters=PUSH_FILTERS.get(raw),
-            corrupt_messages=CORRUPT_MESSAGES.get(raw),
-            message_format=MESSAGE_FORMAT.get(raw),
-            max_unpacked=MAX_UNPACKED_BYTES.get(raw),
-            msg_time_zone=zone,
+            rows=rows if schema is None else with_columns(rows, schema),
             claim_timeout=CLAIM_TIMEOUT_MS.get(raw) / 1000,
             poll_interval=HEADS_INTERVAL_MS.get(raw) / 1000,
             metadata_interval=METADATA_INTERVAL_MS.get(raw) / 1000,
         )
+
+
+def row_format(raw: Mapping[str, str], filters: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> RowFormat:
+    """Return how messages become rows, with all columns. `filters` are the message types to read of each topic."""
+    return RowFormat(
+        MSG_TIME_ZONE.get(raw),
+        CORRUPT_MESSAGES.get(raw),
+        {topic: frozenset(types) for topic, types in filters.items()},
+        MESSAGE_FORMAT.get(raw),
+        MAX_UNPACKED_BYTES.get(raw),
+    )
 
 
 def _check_batch_bounds(raw: Mapping[str, str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, chain, repeat
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import Attributes
 from tubemq_spark.source.arrow_arrays import binaries, maps, numbers, texts
 from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
+from tubemq_spark.source.message_opener import Opened
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP
 
@@ -27,11 +29,14 @@ class PackOpener:
         self._form = form
         self._is_kept = is_kept
 
-    def rows(self, ids: Sequence[int], packs: Iterable[bytes], attributes: Sequence[Attributes]) -> Iterator[PackRows]:
-        """Yield the rows of `packs` in at least one batch, which may be empty."""
+    def rows(self, opened: Opened) -> Iterator[PackRows]:
+        """Yield the rows of packs in at least one batch, which may be empty."""
         rows = PackRows(ROWS, BYTES)
         has_yielded = False
-        for number, (message_id, pack, found) in enumerate(zip(ids, packs, attributes, strict=True)):
+        packs = (body.as_py() for body in opened.bodies)
+        for number, (message_id, pack, found) in enumerate(
+            zip(opened.ids.to_pylist(), packs, opened.attributes(), strict=True)
+        ):
             each = _size(found)
             index = 0
             for head, bodies in self._messages(message_id, pack, found, each):
@@ -71,12 +76,12 @@ class PackRows:
     def __init__(self, most_rows: int, most_bytes: int) -> None:
         self._rows_left = most_rows
         self._bytes_left = most_bytes
-        self._heads: list[Head] = []
+        self.heads: list[Head] = []
         self._indexes = array("i")
         # Runs of rows with the same pack and head
         self._bodies: list[pa.BinaryArray] = []
         self._packs: list[int] = []
-        self._head_of: list[int | None] = []
+        self._runs_head: list[int | None] = []
 
     def __len__(self) -> int:
         return len(self._indexes)
@@ -92,8 +97,8 @@ class PackRows:
         """
         cost = MESSAGE_BYTES + each
         if head is not None:
-            if not self._heads or self._heads[-1] is not head:
-                self._heads.append(head)
+            if not self.heads or self.heads[-1] is not head:
+                self.heads.append(head)
                 self._bytes_left -= head.text + ATTRIBUTE_OBJECT_BYTES * len(head.attributes)
             cost += head.text + ATTRIBUTE_BYTES * len(head.attributes)
         count = len(bodies)
@@ -105,35 +110,32 @@ class PackRows:
             bodies, size = bodies[:count], sizes[count - 1]
         self._bodies.append(bodies)
         self._packs.append(pack)
-        self._head_of.append(None if head is None else len(self._heads) - 1)
+        self._runs_head.append(None if head is None else len(self.heads) - 1)
         self._indexes.extend(range(index, index + count))
         self._rows_left -= count
         self._bytes_left -= size
         return count
 
-    def columns(self, outer: Sequence[pa.Array]) -> tuple[list[pa.Array], pa.BooleanArray]:
-        """Return all columns but `corrupt`, and that one. `outer` are the packs' own columns; a row repeats its pack's
-        values."""
-        packs, heads = self._repeated(self._packs), self._repeated(self._head_of)
-        is_corrupt = heads.is_null()
-        indexes = pa.Array.from_buffers(pa.int32(), len(self), [None, pa.py_buffer(self._indexes)])
+    def columns(self, names: Sequence[str], outer: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return columns of the rows. `outer` are the packs' own: a row repeats the values of its pack."""
+        packs = self._repeated(self._packs)
+        return {name: _MAKERS[name](self) if name in _MAKERS else outer[name].take(packs) for name in names}
 
-        columns = [
-            pa.concat_arrays(self._bodies) if self._bodies else binaries([]),
-            *(column.take(packs) for column in outer),
-            *(column.take(heads) for column in self._of_heads()),
-            pc.if_else(is_corrupt, pa.nulls(len(self), pa.int32()), indexes),
-        ]
-        return columns, is_corrupt
+    @cached_property
+    def head_of(self) -> pa.Int32Array:
+        """The index of each row's head, null for a corrupt pack."""
+        return self._repeated(self._runs_head)
 
-    def _of_heads(self) -> list[pa.Array]:
-        """Return the columns from `inlong_group` to `inlong_attributes`, with one element for each head."""
-        return [
-            texts([head.group for head in self._heads]),
-            texts([head.stream for head in self._heads]),
-            numbers([head.time for head in self._heads], TIMESTAMP),
-            maps([head.attributes for head in self._heads], ATTRIBUTES),
-        ]
+    def each(self, values: pa.Array) -> pa.Array:
+        """Return the value of each row; `values` has one for each head."""
+        return values.take(self.head_of)
+
+    def bodies(self) -> pa.BinaryArray:
+        return pa.concat_arrays(self._bodies) if self._bodies else binaries([])
+
+    def indexes(self) -> pa.Int32Array:
+        known = pa.Array.from_buffers(pa.int32(), len(self), [None, pa.py_buffer(self._indexes)])
+        return pc.if_else(self.head_of.is_null(), pa.nulls(len(self), pa.int32()), known)
 
     def _repeated(self, values: Sequence[int | None]) -> pa.Int32Array:
         """Return the run's value for each row."""
@@ -144,3 +146,14 @@ class PackRows:
         for value, count in zip(values, counts, strict=True):
             repeated += array("i", [value or 0]) * count
         return pa.Array.from_buffers(pa.int32(), len(repeated), [None, pa.py_buffer(repeated)])
+
+
+_MAKERS: Mapping[str, Callable[[PackRows], pa.Array]] = {
+    "value": lambda rows: rows.bodies(),
+    "inlong_group": lambda rows: rows.each(texts([head.group for head in rows.heads])),
+    "inlong_stream": lambda rows: rows.each(texts([head.stream for head in rows.heads])),
+    "inlong_time": lambda rows: rows.each(numbers([head.time for head in rows.heads], TIMESTAMP)),
+    "inlong_attributes": lambda rows: rows.each(maps([head.attributes for head in rows.heads], ATTRIBUTES)),
+    "inlong_index": lambda rows: rows.indexes(),
+    "corrupt": lambda rows: rows.head_of.is_null(),
+}

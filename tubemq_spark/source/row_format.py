@@ -29,3 +29,4 @@ class RowFormat:
     msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)  # wanted ones by topic; all without an entry
     message_format: str = "raw"
     max_unpacked: int = MAX_UNPACKED
+    columns: tuple[str, ...] | None = None  # only these, in this order; None for all

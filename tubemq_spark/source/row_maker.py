@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import lru_cache
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Any
 from zlib import crc32
 
@@ -19,8 +19,8 @@ from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.arrow_arrays import binaries, booleans, falses, maps, numbers, repeated, texts
-from tubemq_spark.source.message_opener import open_messages, position_column
+from tubemq_spark.source.arrow_arrays import binaries, booleans, maps, numbers, repeated, texts
+from tubemq_spark.source.message_opener import Opened, open_messages, position_column
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
@@ -53,14 +53,12 @@ class RowMaker:
 
     def __init__(self, form: RowFormat) -> None:
         self._form = form
-        self._schema = arrow_schema(form.corrupt, form.message_format)
+        self._schema = arrow_schema(form)
         self._counts: dict[Partition, int] = {}
         self._examples: dict[Partition, str] = {}
 
-    def batches(
-        self, partition: Partition, messages: Sequence[Any], positions: Sequence[int | None] | None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the wire's messages of one partition, in one batch or more. `positions` has one for each.
+    def fetched(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of fetched batches of one partition.
 
         A batch has at most about `ROWS` rows or `BYTES` bytes after decompression and unpacking, or one longer row.
 
@@ -68,41 +66,39 @@ class RowMaker:
         for a message that is not a pack in format `inlongmsg`, unless the row format skips or keeps such messages.
         Raise `ConfigError` for a codec that this process does not have.
         """
-        start = 0
-        while start < len(messages) or start == 0:
-            bodies, attributes = self._decode(partition, messages, start)
-            end = start + len(bodies)
-            here = None if positions is None else positions[start:end]
-            yield from self._rows(partition, messages[start:end], bodies, attributes, here)
-            start = max(1, end)
-
-    def fetched(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of fetched batches of one partition, as `batches` does for their messages."""
         for _, alike in groupby(batches, lambda batch: isinstance(batch.messages, MessageColumns)):
-            yield from self._alike(partition, list(alike))
+            for opened in self._opened(partition, list(alike)):
+                yield from self._rows(partition, opened)
 
-    def _alike(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
-        replies: list[Sequence[Any]] = [batch.messages for batch in batches]  # its type declares only the keys
-        opened = open_messages(replies, self.plain_attributes, _MAX_BYTES)
-        if opened is None:
-            yield from self.batches(partition, [one for reply in replies for one in reply], _positions(batches))
-            return
+    def _opened(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[Opened]:
+        is_raw = self._form.message_format == "raw"
+        has_types = partition.topic in self._form.msg_types
+        opened = open_messages(
+            batches,
+            self._plain_attributes,
+            _MAX_BYTES,
+            needs_attributes=has_types or not is_raw or not _OF_HEADERS.isdisjoint(self._schema.names),
+            needs_bodies=not is_raw or "value" in self._schema.names,
+        )
+        return self._one_by_one(partition, batches) if opened is None else iter([opened])
+
+    def _one_by_one(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[Opened]:
+        messages: list[Any] = [message for batch in batches for message in batch.messages]
         positions = position_column(batches)
-        types = self._form.msg_types.get(partition.topic)
-        if types is not None:
-            opened, wanted = opened.only(types)
-            positions = positions.filter(wanted)
-        outer = [
-            *_repeated_attributes(opened.distinct, opened.numbers),
-            *_outer(partition, opened.ids, positions),
-        ]
-        if self._form.message_format == "inlongmsg":
-            ids, packs = opened.ids.to_pylist(), (body.as_py() for body in opened.bodies)
-            yield from self._unpacked(partition, ids, packs, opened.attributes(), outer)
-        else:
-            yield self._batch([opened.bodies, *outer], falses(len(opened.ids)))
+        start = 0
+        while start < len(messages):
+            bodies, attributes = self._decode(partition, messages, start)
+            count = len(bodies)
+            yield Opened(
+                numbers([message.messageId for message in messages[start : start + count]], pa.int64()),
+                positions.slice(start, count),
+                binaries(bodies),
+                attributes,
+                numbers(range(count), pa.int32()),
+            )
+            start += count
 
-    def plain_attributes(self, header: bytes) -> Attributes | None:
+    def _plain_attributes(self, header: bytes) -> Attributes | None:
         """Return the attributes in a header, None if the body is compressed."""
         found = self._attributes(header)
         return None if type(found) is _Compressed else found
@@ -110,50 +106,29 @@ class RowMaker:
     def _attributes(self, header: bytes) -> Attributes:
         return (_decode_short if len(header) <= _SHORT_HEADER else _decode)(header, self._form.zone)
 
-    def _rows(
-        self,
-        partition: Partition,
-        messages: Sequence[Any],
-        bodies: list[bytes],
-        attributes: list[Attributes],
-        positions: Sequence[int | None] | None,
-    ) -> Iterator[pa.RecordBatch]:
-        wanted = self._is_wanted(partition.topic, attributes)
-        if wanted is not None:
-            messages, bodies = list(compress(messages, wanted)), list(compress(bodies, wanted))
-            attributes = list(compress(attributes, wanted))
-            positions = None if positions is None else list(compress(positions, wanted))
-        ids = [message.messageId for message in messages]
-        outer = [
-            *_attribute_columns(attributes),
-            *_outer(partition, numbers(ids, pa.int64()), _numbers_or_null(len(ids), positions)),
-        ]
-        if self._form.message_format == "inlongmsg":
-            yield from self._unpacked(partition, ids, bodies, attributes, outer)
-        else:
-            is_corrupt = booleans([found is KEPT for found in attributes])
-            yield self._batch([binaries(bodies), *outer], is_corrupt)
+    def _rows(self, partition: Partition, opened: Opened) -> Iterator[pa.RecordBatch]:
+        types = self._form.msg_types.get(partition.topic)
 
-    def _unpacked(
-        self,
-        partition: Partition,
-        ids: Sequence[int],
-        packs: Iterable[bytes],
-        attributes: Sequence[Attributes],
-        outer: Sequence[pa.Array],
-    ) -> Iterator[pa.RecordBatch]:
-        from tubemq_spark.source.pack_rows import PackOpener  # takes a while, and only this format needs it
+        def is_wanted(found: Attributes) -> bool:
+            """One that is kept is wanted, because its type is unknown."""
+            return found is KEPT or (found is not _SKIPPED and (types is None or found.msg_type in types))
+
+        opened = opened.only(is_wanted)
+        names = self._schema.names
+        columns = {name: _MAKERS[name](partition, opened) for name in names if name in _MAKERS}
+        if self._form.message_format == "raw":
+            yield self._batch(columns)
+            return
+        from tubemq_spark.source.pack_rows import PackOpener  # takes a while, and only packs need it
 
         def is_kept(message_id: int, reason: str) -> bool:
             return self._bad(partition, message_id, reason) is KEPT
 
-        for rows in PackOpener(self._form, is_kept).rows(ids, packs, attributes):
-            yield self._batch(*rows.columns(outer))
+        for rows in PackOpener(self._form, is_kept).rows(opened):
+            yield self._batch(rows.columns(names, columns))
 
-    def _batch(self, columns: list[pa.Array], is_corrupt: pa.BooleanArray) -> pa.RecordBatch:
-        if self._form.corrupt == "keep":
-            columns.append(is_corrupt)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def corrupt(self) -> Iterator[str]:
         """Yield a sentence for each partition that had corrupt messages."""
@@ -204,59 +179,17 @@ class RowMaker:
         self._examples.setdefault(partition, what)
         return KEPT if self._form.corrupt == "keep" else _SKIPPED
 
-    def _is_wanted(self, topic: str, attributes: list[Attributes]) -> list[bool] | None:
-        """Return which messages are wanted, None for all. One that is kept is wanted, because its type is unknown."""
-        types = self._form.msg_types.get(topic)
-        if types is not None:
-            return [found is KEPT or (found is not _SKIPPED and found.msg_type in types) for found in attributes]
-        if self._form.corrupt == "skip" and any(found is _SKIPPED for found in attributes):
-            return [found is not _SKIPPED for found in attributes]
-        return None
 
-
-def _attribute_columns(attributes: Sequence[Attributes]) -> list[pa.Array]:
-    """Return the columns `attributes`, `msg_type` and `msg_time`."""
-    if all(found is NO_ATTRIBUTES for found in attributes):
-        return _no_attributes(len(attributes))
-    return [
-        maps([found.own for found in attributes], ATTRIBUTES),
-        texts([found.msg_type for found in attributes]),
-        numbers([found.msg_time for found in attributes], TIMESTAMP),
-    ]
-
-
-def _repeated_attributes(distinct: Sequence[Attributes], numbers: pa.Array) -> list[pa.Array]:
-    """Return the same columns for messages of which number n has the attributes `distinct[numbers[n]]`."""
-    if all(found is NO_ATTRIBUTES for found in distinct):
-        return _no_attributes(len(numbers))
-    return [column.take(numbers) for column in _attribute_columns(distinct)]
-
-
-def _no_attributes(count: int) -> list[pa.Array]:
-    return [pa.nulls(count, kind) for kind in (ATTRIBUTES, pa.string(), TIMESTAMP)]
-
-
-def _outer(partition: Partition, ids: pa.Array, positions: pa.Array) -> list[pa.Array]:
-    """Return the columns from `topic` to `message_id`."""
-    count = len(ids)
-    return [
-        repeated(texts([partition.topic]), count),
-        repeated(numbers([partition.broker_id], pa.int32()), count),
-        repeated(numbers([partition.partition_id], pa.int32()), count),
-        positions,
-        ids,
-    ]
-
-
-def _positions(batches: Sequence[FetchedBatch]) -> list[int | None] | None:
-    """Return the position of each message, None for batches without any."""
-    if all(batch.positions is None for batch in batches):
-        return None
-    found: list[int | None] = []
-    for batch in batches:
-        found += [None] * len(batch.messages) if batch.positions is None else batch.positions
-    return found
-
-
-def _numbers_or_null(count: int, values: Sequence[int | None] | None) -> pa.Array:
-    return numbers(values, pa.int64()) if values else pa.nulls(count, pa.int64())
+_MAKERS: Mapping[str, Callable[[Partition, Opened], pa.Array]] = {
+    "value": lambda _, them: them.bodies,
+    "attributes": lambda _, them: them.each(maps([found.own for found in them.distinct], ATTRIBUTES)),
+    "msg_type": lambda _, them: them.each(texts([found.msg_type for found in them.distinct])),
+    "msg_time": lambda _, them: them.each(numbers([found.msg_time for found in them.distinct], TIMESTAMP)),
+    "topic": lambda here, them: repeated(texts([here.topic]), len(them.ids)),
+    "broker_id": lambda here, them: repeated(numbers([here.broker_id], pa.int32()), len(them.ids)),
+    "partition": lambda here, them: repeated(numbers([here.partition_id], pa.int32()), len(them.ids)),
+    "offset": lambda _, them: them.positions,
+    "message_id": lambda _, them: them.ids,
+    "corrupt": lambda _, them: them.each(booleans([found is KEPT for found in them.distinct])),
+}
+_OF_HEADERS = frozenset({"attributes", "msg_type", "msg_time"})

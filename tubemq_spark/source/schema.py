@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import types
@@ -11,43 +11,50 @@ from pyspark.sql import types
 from tubemq_spark import columns
 from tubemq_spark.columns import CORRUPT, INLONG, READ, TEXTS, Column
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.source.row_format import RowFormat
 
 ATTRIBUTES, TIMESTAMP = TEXTS.arrow, columns.TIMESTAMP.arrow
 
 
-def _columns(corrupt_messages: str, message_format: str) -> list[Column]:
-    """Return the columns for values of options `corruptMessages` and `messageFormat`; `corrupt` is always the last."""
+def _available(form: RowFormat) -> list[Column]:
+    """Return all columns that there are with the options; `corrupt` is always the last."""
     settings = {
         None,
-        CORRUPT if corrupt_messages == "keep" else None,
-        INLONG if message_format == "inlongmsg" else None,
+        CORRUPT if form.corrupt == "keep" else None,
+        INLONG if form.message_format == "inlongmsg" else None,
     }
     return [column for column in READ if column.needs in settings]
 
 
-@lru_cache(maxsize=16)
-def arrow_schema(corrupt_messages: str, message_format: str = "raw") -> pa.Schema:
-    """Return the columns for values of options `corruptMessages` and `messageFormat`, for Arrow.
+def arrow_schema(form: RowFormat) -> pa.Schema:
+    """Return the columns of the rows, for Arrow.
 
     Spark compares the names, order and types of the first batch's fields with its own schema.
     """
-    return pa.schema([(column.name, column.kind.arrow) for column in _columns(corrupt_messages, message_format)])
+    kinds = {column.name: column.kind.arrow for column in _available(form)}
+    return pa.schema([(name, kinds[name]) for name in form.columns or kinds])
 
 
-def spark_schema(corrupt_messages: str, message_format: str = "raw") -> types.StructType:
-    """Return the same columns as `arrow_schema`, for Spark."""
-    found = _columns(corrupt_messages, message_format)
-    return types.StructType([types.StructField(column.name, column.kind.spark) for column in found])
+def spark_schema(form: RowFormat) -> types.StructType:
+    """Return all columns that there are, for Spark."""
+    return types.StructType([types.StructField(column.name, column.kind.spark) for column in _available(form)])
 
 
-ARROW_SCHEMA = arrow_schema("fail")
-SPARK_SCHEMA = spark_schema("fail")
+SPARK_SCHEMA = spark_schema(RowFormat())
 
 
-def check_schema(schema: types.StructType, own: types.StructType) -> None:
-    """Raise `ConfigError` if the user asked for other columns than the source's `own`."""
-    if schema != own:
+def with_columns(form: RowFormat, schema: types.StructType) -> RowFormat:
+    """Return `form` with the columns of `schema`, which the user may have given. Raise `ConfigError` for others."""
+    kinds = {field.name: field.dataType for field in spark_schema(form)}
+    names = tuple(schema.fieldNames())
+    wrong = [
+        f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+        for field in schema
+        if kinds.get(field.name) != field.dataType or not field.nullable or names.count(field.name) > 1
+    ]
+    if wrong or not names:
         raise ConfigError(
-            f"the tubemq source has fixed columns ({own.simpleString()}): leave out .schema(…) and convert `value` "
-            "with from_json or a similar function"
+            f"the schema asks for {', '.join(wrong) or 'no column'}; expected any of these columns, each once: "
+            f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in kinds.items())}"
         )
+    return replace(form, columns=names)

@@ -19,7 +19,6 @@ from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.schema import check_schema, spark_schema
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -41,8 +40,7 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, owns_process: bool = True) -> None:
         """`owns_process`: stop at the process's end and at Spark's signal. Otherwise the caller calls `stop`."""
-        self._options = SourceOptions.read(options, streaming=True)
-        check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
+        self._options = SourceOptions.read(options, streaming=True, schema=schema)
         self._owns_process = owns_process
         self._planner: MicroBatchPlanner | None = None
         self._reached: StreamOffset | None = None  # the end of the batch that Spark planned last
