@@ -110,6 +110,10 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
         raise ConfigError(f"option '{key}' belongs to Spark's Kafka source, not to tubemq: {_KAFKA_OPTIONS[name]}")
     if name.startswith("kafka."):
         raise ConfigError(f"option '{key}' belongs to Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
+    if name in ("path", "paths"):
+        raise ConfigError(
+            f"option '{key}' is set, but TubeMQ has topics, no paths: call load(), save(), start() without"
+        )
     nearest = max(names, key=lambda known: _similarity(known, key))
     if name.startswith("tubemq.") or _similarity(nearest, key) >= _SIMILAR:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
@@ -118,7 +122,7 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
 
 # Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.
 _SPARK_OPTIONS = frozenset(
-    {"path", "paths", "checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}
+    {"checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}
     | {"comment", "collation", "external", "is_managed_location", "location", "owner", "provider", "table_type"}
 )
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,9 @@ from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
 from tests.messages import settings
 from tests.stored import stored_in
+from tests.without_spark.sink import read_back, save
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.compression import CODECS
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
 
 pytestmark = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
@@ -65,3 +69,28 @@ def test_brokers_filter_messages_by_type(cluster: Cluster, filters: list[str], t
     send(cluster, topic)
     found = Counter(message.body for message in stored_in(cluster, topic, filters=filters))
     assert found == Counter(body for body, _, msg_type, _ in MESSAGES if msg_type in types)
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+@pytest.mark.parametrize("codec", CODECS)
+def test_packs_that_do_not_compress_are_stored(cluster: Cluster, rng: random.Random, codec: str, keys: int) -> None:
+    """Their compression makes them longer, also those that are nearly as long as the topic allows."""
+    topic, limit = cluster.new_topic("stores"), 1 << 20
+    values: list[bytes] = []
+    for _ in range(3):  # each time enough short ones to fill the pack of the long one
+        values += [rng.randbytes(limit - 4000), *(rng.randbytes(rng.randrange(20, 30)) for _ in range(160))]
+    rows = [
+        {"value": value, "inlong_group": "g", "inlong_stream": "s", "key": b"%d" % key}
+        for value in values
+        for key in range(keys)
+    ]
+    packs: dict[str, Any] = {
+        "messageFormat": "inlongmsg",
+        "inlongPackRows": 1000,
+        "inlongPackBytes": 10 * limit,
+        "compression": codec,
+    }
+    written = save(cluster, rows, topic, failedRows="drop", **packs)
+    found = [row["value"] for row in read_back(cluster, topic, messageFormat="inlongmsg")]
+    assert sorted(found) == sorted(value for value in values for _ in range(keys))
+    assert sum(written.rows.values()) < 12 * keys

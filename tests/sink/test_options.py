@@ -40,11 +40,11 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     "others",
     [
-        {"checkpointlocation": "/tmp/here", "path": "x"},
+        {"checkpointlocation": "/tmp/here"},
         {"tubemq.group": "g", "tubemq.claim.timeoutms": "1000", "subscribe": "a", "startingoffsets": "earliest"},
         {"failedrows": "FAIL", "stamprows": "false", "effectivelyonce": "False", "messageformat": "raw"},
         {"compression": "none"},
-        {"queryname": "my query", "mode": "append", "__of_a_platform": "x", "spark.sql.x": "y", "paths": "[]"},
+        {"queryname": "my query", "mode": "append", "__of_a_platform": "x", "spark.sql.x": "y"},
     ],
     ids=lambda others: next(iter(others)),
 )
@@ -295,6 +295,10 @@ def test_contradicting_values_are_refused(name: str, given: dict[str, str], sent
         (
             {**MASTER, "header": "x"},
             r"option 'header' is unknown to tubemq; remove it, or look .* docs/options\.md$",
+        ),
+        (
+            {**MASTER, "path": "/here"},
+            r"option 'path' is set, but TubeMQ has topics, no paths: call load\(\), save\(\)",
         ),
         ({**MASTER, "keyColumn": "id"}, "option 'keyColumn' is unknown to tubemq; remove it, or look"),
     ],

@@ -244,22 +244,6 @@ def write(
     return [[body for _, part in unpack(pack) for body in part.to_pylist()] for pack in stored]
 
 
-@pytest.mark.parametrize("keys", [1, 2])
-@pytest.mark.parametrize("codec", CODECS)
-def test_packs_that_do_not_compress_are_stored(codec: str, keys: int) -> None:
-    """Their compression makes them longer, also those that are nearly as long as the topic allows."""
-    random, limit = Random(7), 3 << 20
-    values: list[bytes] = []
-    for _ in range(3):  # each time enough short ones to fill the pack of the long one
-        values += [random.randbytes(limit - 4000), *(random.randbytes(random.randrange(20, 30)) for _ in range(160))]
-    columns = {"value": pa.array(value for value in values for _ in range(keys))}
-    if keys > 1:
-        columns["key"] = pa.array([b"%d" % n for _ in values for n in range(keys)])
-    found = write(len(values) * keys, "drop", limit, codec, **columns)
-    assert sorted(value for part in found for value in part) == sorted(values * keys)
-    assert len(found) < 12 * keys
-
-
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_row_that_its_compression_makes_too_long_is_named(codec: str) -> None:
     """It is the bad row, not one that shares its pack or begins another one."""

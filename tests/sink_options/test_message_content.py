@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -55,6 +56,17 @@ def test_the_broker_filters_by_type(cluster: Cluster, topic: str) -> None:
     assert found == {"news": [b"0", b"3"], "日本": [b"1"], "x" * 255: [b"4"], "other": []}
     types = {message.body: message.attributes.msg_type for message in stored_in(cluster, topic)}
     assert types == {row["value"]: row["msg_type"] for row in rows}
+
+
+@pytest.mark.column("msg_type")
+def test_one_line_names_a_type_that_no_reader_can_filter_by(
+    cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's client sends such types as well, so a copy of its messages needs them."""
+    kind = f"{uuid.uuid4()}#1"  # a process warns once for each type
+    save(cluster, [{"value": b"%d" % n, "msg_type": kind} for n in range(2)], topic)
+    assert [message.attributes.msg_type for message in stored_in(cluster, topic)] == [kind] * 2
+    assert [r.getMessage().split()[0] for r in caplog.records if kind in r.getMessage()] == ["[type-not-filtered]"]
 
 
 @pytest.mark.column("msg_time")

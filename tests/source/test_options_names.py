@@ -79,7 +79,7 @@ def test_suggested_options_exist() -> None:
     "name",
     [
         # Options that Spark itself passes.
-        "path", "paths", "checkpointLocation", "mode", "numPartitions", "queryName", "outputMode",
+        "checkpointLocation", "mode", "numPartitions", "queryName", "outputMode",
         "owner", "provider", "option.subscribe", "option.tubemq.group", "spark.sql.x", "__of_a_platform",
         # Options of our sink.
         "topic", "tubemq.producer.maxInFlight", "failedRows", "deadLetterTopic", "stampRows", "effectivelyOnce",
@@ -90,6 +90,11 @@ def test_options_of_other_namespaces_are_accepted(name: str) -> None:
     for key in (name, name.lower()):
         assert SourceOptions.read(REQUIRED | {key: "x"}, streaming=True) == read()
         TubeMQDataSource(REQUIRED | {key: "x"}).schema()
+
+
+@pytest.mark.parametrize("name", ["path", "paths"])
+def test_a_path_of_load_is_refused(name: str) -> None:
+    assert refusal(REQUIRED | {name: "x"}).startswith(f"option '{name}' is set, but TubeMQ has topics, no paths")
 
 
 @pytest.mark.parametrize(

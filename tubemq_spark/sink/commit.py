@@ -66,7 +66,7 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         raise ConfigError(
             f"{_name(batch)}: {len(messages) - len(written)} of {len(messages)} tasks did not report what they wrote, "
             "so Spark has not passed their rows to the sink. It does so with trigger(continuous=…), which the sink "
-            "does not support: use trigger(processingTime=…)"
+            "does not support. Spark may leave the query active: stop it, and use trigger(processingTime=…)"
         )
     if options.effectively_once is not None and batch is not None:
         _check_tasks(options.effectively_once, batch, written)

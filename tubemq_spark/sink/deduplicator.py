@@ -73,7 +73,6 @@ class Deduplicator:
         self._options = plan.options.effectively_once
         self._session = session
         self._task = task
-        self._name = f"task partition {task.partition} of batch {task.batch}"
         self._main_topic = plan.options.topic
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
@@ -148,7 +147,7 @@ class Deduplicator:
         found = [stored for stored in self._stored.values() if stored is not None]
         others = sum(stored.count_others() for stored in found)
         if copies := sum(stored.unmatched for stored in found) - others:
-            _log.warning("[rows-twice] %s: earlier attempts have stored %d copies of its rows", self._name, copies)
+            _log.warning("[rows-twice] %s: earlier attempts have stored %d copies of its rows", self._task, copies)
         if others:
             self._report_uncertain(
                 ConfigError(
@@ -194,12 +193,12 @@ class Deduplicator:
         if not self._options.fails_when_uncertain:
             _log.warning(
                 "[rows-maybe-twice] %s: %s; it may store some rows twice, as option 'effectivelyOnceUncertain' allows",
-                self._name,
+                self._task,
                 problem,
             )
             return
         if isinstance(problem, DataLossError):
             raise problem.advising(_ADVICE) from None
         if isinstance(problem, ConfigError):
-            raise ConfigError(f"{self._name}: {problem}. {_ADVICE}") from None
+            raise ConfigError(f"{self._task}: {problem}. {_ADVICE}") from None
         raise problem

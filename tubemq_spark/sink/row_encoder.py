@@ -6,6 +6,7 @@ The body is the row's value, which can become a pack of InLong, or be compressed
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
 from tubemq_spark.sink.schema import EPOCH, NOT_UTF8, BadRowError, Cells
+
+_log = logging.getLogger(__name__)
 
 # The pack of InLong is an InLongMsg of version 1 without a compression of its own, as DataProxy writes it for text
 # protocols: 0x0F 1 created(8) groups(4) {size(2) attributes size(4) 0(1) {size(4) body}…}… 0x0F 1, big-endian.
@@ -183,6 +186,12 @@ def _items(
 
 @lru_cache(maxsize=4096)
 def _type_attribute(msg_type: str) -> bytes:
+    if "#" in msg_type:  # Java's client sends it, too
+        _log.warning(
+            "[type-not-filtered] messages with msg_type %r are written, but no reader can filter by it, because the "
+            "master separates topic and types with '#'",
+            msg_type,
+        )
     return encode_attributes(None, msg_type, None)
 
 

@@ -51,6 +51,9 @@ class WriteTask(NamedTuple):
     run: str | None
     attempt_id: int = 0
 
+    def __str__(self) -> str:
+        return f"task partition {self.partition} of batch {self.batch}"
+
     @property
     def origin(self) -> Origin:
         """The beginning of the stamps of the task's rows, equal for all attempts. Raise `ConfigError` outside Spark."""

@@ -37,9 +37,8 @@ from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
 
-_SLOTS = 16  # positions before the end, at least; `_MARKS` of them belong to a batch
-_MOST_SLOTS = 4096
-_MARKS = 4
+_SLOTS, _MOST_SLOTS = 16, 4096  # positions before the end; a quarter of them, `_MOST_MARKS` at most, belong to a batch
+_MOST_MARKS = 64
 _PLACES = 3  # stores that a task tries
 
 
@@ -75,7 +74,8 @@ class TaskMark:
         has_earlier = False
         while self._places:
             self._proven_at = self._clock.monotonic()
-            place, mark = self._places[0], self._places[0].marks[0]
+            place = self._places[0]
+            mark = place.marks[self._task.attempt_id % len(place.marks)]  # attempts without an answer differ, too
             self._own = set()
             while True:
                 self._own.add(mark)
@@ -90,7 +90,7 @@ class TaskMark:
             self._own = {mark}
             if now == mark:
                 if has_earlier:
-                    _log.info("task partition %d of batch %d has an earlier attempt", *self._task[2:0:-1])
+                    _log.info("%s has an earlier attempt", self._task)
                 return has_earlier
             self._places.pop(0)
         return has_earlier
@@ -106,8 +106,8 @@ class TaskMark:
             self._max_age = max(1.0, 2 * self._max_age)  # sends to other brokers go on
         elif answer[0] in self._places[0].marks and answer[0] not in self._own:
             raise FencedError(
-                f"task partition {self._task.partition} of batch {self._task.batch}: Spark has begun another attempt "
-                "of this task, which stores the remaining rows. Nothing is to be done if that attempt goes on",
+                f"{self._task}: Spark has begun another attempt of this task, which stores the remaining rows. Nothing "
+                "is to be done if that attempt goes on",
                 holder="",
             )
 
@@ -125,6 +125,7 @@ class TaskMark:
 def _marks_before(end: int, task: WriteTask) -> list[int]:
     """Return the positions that are marks of the task's batch and run, the last ones before `end`."""
     slots = min(_MOST_SLOTS, 1 << (end // UNIT).bit_length() - 1)
-    batch = (crc32((task.run or "").encode()) + task.batch) % (slots // _MARKS)
+    count = min(_MOST_MARKS, slots // 4)
+    batch = (crc32((task.run or "").encode()) + task.batch) % (slots // count)
     last = end // UNIT
-    return [(last - (last - batch * _MARKS - number) % slots) * UNIT for number in range(_MARKS)]
+    return [(last - (last - batch * count - number) % slots) * UNIT for number in range(count)]
