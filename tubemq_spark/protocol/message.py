@@ -40,6 +40,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DATA_TAG = broker_pb.SendMessageRequestP2B(data=b"").SerializePartialToString()[:-1]
 _LENGTH = struct.Struct(">i")
 _SEPARATORS = (",", "=")
+_RESERVED = {COMPRESSION_KEY, ""}
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,16 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
         if parse_msg_time(msg_time) is None:
             raise ConfigError(f"msg_time {msg_time!r} is not a time of the form yyyyMMddHHmm")
         parts.append(f"{MSG_TIME_KEY}={msg_time}")
-    for key, value in (own or {}).items():
-        if "$msg" in key or "$msg" in value:
-            _refuse_tokens(key, value)
-        if key == COMPRESSION_KEY:
-            raise ConfigError(f"the attribute {key} is reserved: use option 'compression'")
-        if not key:
-            raise ConfigError("an attribute has an empty key")
-        _refuse_separators("the attribute key", key)
-        _refuse_separators(f"the attribute {key}", value)
-        parts.append(f"{key}={value}")
+    if own:
+        texts = ",".join([f"{key}={value}" for key, value in own.items()])
+        if (
+            (texts.count(","), texts.count("=")) != (len(own) - 1, len(own))
+            or "$msg" in texts
+            or _RESERVED & own.keys()
+        ):
+            for key, value in own.items():
+                _check_own(key, value)
+        parts.append(texts)
     header = ",".join(parts).encode()
     if len(header) > MAX_HEADER - 1024:  # the rest is for the connector's own
         raise ConfigError(f"the attributes have {len(header)} bytes; at most {MAX_HEADER - 1024} can be sent")
@@ -182,13 +183,19 @@ def format_msg_time(moment: datetime) -> str:
     return f"{utc.year:04}{utc:%m%d%H%M}"  # %Y omits the leading zeros of early years
 
 
-def _refuse_tokens(key: str, value: str) -> None:
-    """Java looks for these keys anywhere in the attributes (wire: Message.parseSystemHeader)."""
+def _check_own(key: str, value: str) -> None:
+    # Java looks for its keys anywhere in the attributes (wire: Message.parseSystemHeader).
     if any(token in text for token in (MSG_TYPE_KEY, MSG_TIME_KEY) for text in (key, value)):
         raise ConfigError(
             f"the attribute {key}={value} contains {MSG_TYPE_KEY} or {MSG_TIME_KEY}, which TubeMQ reserves: use the "
             "columns msg_type and msg_time"
         )
+    if key == COMPRESSION_KEY:
+        raise ConfigError(f"the attribute {key} is reserved: use option 'compression'")
+    if not key:
+        raise ConfigError("an attribute has an empty key")
+    _refuse_separators("the attribute key", key)
+    _refuse_separators(f"the attribute {key}", value)
 
 
 def _refuse_separators(what: str, text: str) -> None:

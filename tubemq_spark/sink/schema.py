@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache, partial, reduce
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -251,11 +251,14 @@ def _texts(column: pa.Array) -> list[Any]:
 
 
 def _maps(column: pa.Array) -> list[Any]:
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
-        pairs = [scalar.values for scalar in column]  # a struct array each
-        return [None if part is None else list(zip(*map(_texts, part.flatten()), strict=True)) for part in pairs]
+    ends = column.offsets.to_pylist()  # in the arrays of all keys and texts
+    pairs = [*zip(*(_texts(part[ends[0] : ends[-1]]) for part in (column.keys, column.items)), strict=True)]
+    cells = [pairs[start - ends[0] : end - ends[0]] for start, end in pairwise(ends)]
+    return (
+        cells
+        if not column.null_count
+        else [cell if is_map else None for cell, is_map in zip(cells, column.is_valid().to_pylist(), strict=True)]
+    )
 
 
 def _times(column: pa.Array) -> list[str | int | None]:

@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql import Row
 
-from tubemq_spark.client import system
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
-from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.commit import Written
@@ -29,20 +25,6 @@ from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
 _SLICE = 1000  # rows of a batch that are converted from Arrow at a time
-
-RARE = 10_000  # new objects; fewer messages are usually in flight, so hardly any garbage collection is due
-
-
-class _Collector:
-    """The process's setting for the garbage collector."""
-
-    def __init__(self) -> None:
-        self.lock = system.Lock()
-        self.users = 0
-        self.before: tuple[int, int, int] | None = None  # the thresholds to restore
-
-
-_collector = PerProcess(_Collector)
 
 
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -59,35 +41,6 @@ def write_rows(plan: WritePlan, rows: Iterable[Row]) -> Written:
     """Send all rows as `write_batches` does, where Spark has no Arrow writers."""
     topic = plan.options.topic
     return TaskWriter(plan, this_task(plan.write_id)).write([cells_of_row(row, topic)] for row in rows)
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let the garbage collector run only after `RARE` new objects, and restore its setting at the end.
-
-    Each row makes a few objects that live until its message is acknowledged. The collector runs after each 700 new
-    objects (2000 since Python 3.13), and some runs visit all objects of the process. That took a fifth of a task's
-    processor time. A row's objects form no cycles, so few collections are enough.
-
-    The setting belongs to the process. A higher threshold and a collector that is off stay as they are, and so does a
-    setting that somebody else makes meanwhile. Tasks may overlap in threads of one process.
-    """
-    collector = _collector()
-    with collector.lock:
-        collector.users += 1
-        young, middle, old = gc.get_threshold()
-        if collector.users == 1 and 0 < young < RARE:
-            collector.before = young, middle, old
-            gc.set_threshold(RARE, middle, old)
-    try:
-        yield
-    finally:
-        with collector.lock:
-            collector.users -= 1
-            if not collector.users:
-                before, collector.before = collector.before, None
-                if before is not None and gc.get_threshold() == (RARE, *before[1:]):
-                    gc.set_threshold(*before)
 
 
 class ArrowRows:
@@ -133,7 +86,6 @@ class TaskWriter:
         self._together = is_plain or options.packs is not None
         self._packs: Packs | None = None
 
-    @rare_collections()
     def write(self, parts: Iterable[Iterable[Cells]]) -> Written:
         """Send the rows of all `parts`, and return when they are stored; raise as `write_batches`."""
         options = self._plan.options
