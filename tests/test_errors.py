@@ -13,11 +13,11 @@ from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
     FencedError,
-    NoTimesError,
     PartitionOccupiedError,
     PositionMovedError,
     ProtocolError,
     ServerError,
+    TimestampMissingError,
     TransportError,
     TubeMQError,
 )
@@ -27,7 +27,7 @@ from tubemq_spark.protocol.errcode import code_name, error_for_code, error_for_f
 EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
     (TubeMQError("text"), {}),
     (ConfigError("text"), {}),
-    (NoTimesError("text"), {}),
+    (TimestampMissingError("text"), {}),
     (AuthError("text"), {}),
     (ProtocolError("text"), {}),
     (TransportError("text"), {}),

@@ -3,7 +3,7 @@
 
     TubeMQError
     ├── ConfigError              the user: an option, an offset, a row
-    │   └── NoTimesError         the user: messages have no $msgTime$, so no time can be found among them
+    │   └── TimestampMissingError  the user: messages have no $msgTime$, so no time can be found among them
     ├── AuthError                the user: credentials or permissions
     ├── PartitionOccupiedError   the user: another consumer of the group holds the partition
     │   └── FencedError          nobody: a newer attempt took over the partition and fenced this one, which must end
@@ -59,7 +59,7 @@ class ConfigError(TubeMQError):
     remedy = "Change what the text names. It says what was expected. docs/options.md lists the options."
 
 
-class NoTimesError(ConfigError):
+class TimestampMissingError(ConfigError):
     """A time cannot be found among messages without times."""
 
     cause = "The search for a position by time read messages without the attribute `$msgTime$`."

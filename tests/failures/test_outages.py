@@ -53,7 +53,7 @@ def read_with(tubemq: EmbeddedTubeMQ, disturb: Callable[[], object]) -> None:
 
 
 def find_with(tubemq: EmbeddedTubeMQ) -> None:
-    driver = MicroBatchPlanner(options(tubemq, retry_for=300.0, are_proven=True))
+    driver = MicroBatchPlanner(options(tubemq, retry_for=300.0, master_reachable=True))
     try:
         start = driver.latest(driver.initial())
         for method in ("commit_offset", "partition_register"):
@@ -65,7 +65,7 @@ def find_with(tubemq: EmbeddedTubeMQ) -> None:
 
 def begin_with(tubemq: EmbeddedTubeMQ) -> None:
     tubemq.on("consumer_register_v2", times=30).close_connection()
-    MicroBatchPlanner(options(tubemq, retry_for=300.0, are_proven=True)).stop()
+    MicroBatchPlanner(options(tubemq, retry_for=300.0, master_reachable=True)).stop()
 
 
 def plan_with(tubemq: EmbeddedTubeMQ) -> None:

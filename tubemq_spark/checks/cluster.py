@@ -185,4 +185,4 @@ def _masters(client: ClientSettings) -> str:
 
 def _impatient(client: ClientSettings) -> ClientSettings:
     """Return settings that ask once: a check reports what is now."""
-    return replace(client, retry_for=0.0, rpc_timeout=min(5.0, client.rpc_timeout), are_proven=True)
+    return replace(client, retry_for=0.0, rpc_timeout=min(5.0, client.rpc_timeout), master_reachable=True)

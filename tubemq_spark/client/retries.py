@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 
 from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock, time_of_day
@@ -18,7 +20,7 @@ from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
 
-def delays(first: float = 0.05, ceiling: float = 1.0) -> Iterator[float]:
+def delays(first: float, ceiling: float) -> Iterator[float]:
     """Yield the seconds to wait before each next attempt, doubling up to `ceiling`. The caller sleeps."""
     delay = first
     while True:
@@ -41,36 +43,6 @@ class Deadline:
     @property
     def passed(self) -> bool:
         return self._clock.monotonic() >= self._end
-
-    def pause(self, seconds: float) -> None:
-        """Sleep for `seconds`, or until the deadline if that comes first."""
-        self._clock.sleep(min(seconds, max(self.left, 0.001)))
-
-
-class RetryBackoff:
-    """Pauses between attempts that grow, until `seconds` have passed without progress."""
-
-    def __init__(self, seconds: float, first: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._seconds, self._first, self._clock = seconds, first, clock
-        self._since = clock.monotonic()  # the last progress
-        self._delays = delays(first)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the retries end, never negative."""
-        return max(0.0, self._since + self._seconds - self._clock.monotonic())
-
-    def progress(self) -> None:
-        """Start the time and the pauses again, because an attempt got further than the ones before."""
-        self._since = self._clock.monotonic()
-        self._delays = delays(self._first)
-
-    def pause(self, at_least: float = 0.0) -> bool:
-        """Sleep before the next attempt and return True, or return False at once if the time is over."""
-        if left := self.left:
-            COUNTERS().add(Count.RETRIES)
-            self._clock.sleep(min(max(next(self._delays), at_least), max(left, 0.001)))
-        return left > 0
 
 
 @dataclass
@@ -142,21 +114,59 @@ class OutageLog:
 OUTAGES = PerProcess(OutageLog, OutageLog.forget)  # closed, because another server may get the port
 
 
-class Retries(RetryBackoff):
-    """A `RetryBackoff` that logs long outages. `what` is a part of a sentence, such as `reading 1:demo:0`."""
+class Retries:
+    """When to repeat an attempt, until when, and what the log says meanwhile:
 
-    def __init__(self, log: logging.Logger, what: str, seconds: float, clock: Clock) -> None:
-        super().__init__(seconds, clock=clock)
-        self._log = log
-        self._what = what
+        retries = Retries(settings.retry_for, settings.clock, "reading 1:demo:0", _log)
+        while problem := attempt():
+            if not retries.failed(problem):
+                raise TransportError(problem)
+        retries.progress()
+
+    The pauses double, from `first` up to `ceiling` seconds, until `seconds` have passed without progress. With a `log`,
+    a long outage of `what` is a warning there.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        clock: Clock,
+        what: str = "",
+        log: logging.Logger | None = None,
+        *,
+        first: float = 0.05,
+        ceiling: float = 1.0,
+    ) -> None:
+        self._seconds, self._clock, self._what, self._log = seconds, clock, what, log
+        self._pauses = first, ceiling
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._clock.monotonic()  # the last progress
+        self._delays = delays(*self._pauses)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the retries end, never negative."""
+        return max(0.0, self._since + self._seconds - self._clock.monotonic())
 
     def progress(self) -> None:
         """Record a success: the time and the pauses start again, and an outage is over."""
-        super().progress()
-        OUTAGES().worked(self._log, self._what)
+        self._begin()
+        if self._log is not None:
+            OUTAGES().worked(self._log, self._what)
 
     def failed(self, problem: object, at_least: float = 0.0) -> bool:
-        """Record that an attempt failed with `problem`, and pause as `pause` does."""
-        what = self._what
-        OUTAGES().failed(self._log, what, lambda: f"{what} fails: {problem}", self.left, self._since, clock=self._clock)
+        """Record that an attempt failed with `problem`, whose text is made only for a warning. Pause as `pause`."""
+        if self._log is not None:
+            describe = partial("{} fails: {}".format, self._what, problem)
+            OUTAGES().failed(self._log, self._what, describe, self.left, self._since, clock=self._clock)
         return self.pause(at_least)
+
+    def pause(self, at_least: float = 0.0, at_most: float = inf) -> bool:
+        """Sleep before the next attempt and return True, or return False at once if the time is over."""
+        left = min(self.left, at_most)
+        if left > 0:
+            COUNTERS().add(Count.RETRIES)
+            self._clock.sleep(min(max(next(self._delays), at_least), max(left, 0.001)))
+        return left > 0

@@ -118,8 +118,8 @@ class ClientSettings:
     """Plain values, because they travel to the executors. Times are in seconds.
 
     `broker_addresses` replace those that a master lists. `framing=None` detects it, `tls=None` disables TLS.
-    `are_proven` means that a master has answered to these settings before, in any process: the first request to the
-    masters is then retried as long as later ones. `timings` and `clock` are not options; tests replace them.
+    `master_reachable` means that a master has answered to these settings before, in any process: the first request to
+    the masters is then retried as long as later ones. `timings` and `clock` are not options; tests replace them.
     """
 
     masters: tuple[Address, ...]
@@ -131,7 +131,7 @@ class ClientSettings:
     shared_connections: bool = CONNECTIONS_SHARED.preset
     broker_addresses: tuple[Broker, ...] = ()
     tls: TlsSettings | None = None
-    are_proven: bool = field(default=False, compare=False)
+    master_reachable: bool = field(default=False, compare=False)
     timings: Timings = field(default_factory=lambda: DEFAULT_TIMINGS)
     clock: Clock = field(default_factory=lambda: SYSTEM_CLOCK)
 

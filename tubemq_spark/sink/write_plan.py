@@ -88,5 +88,5 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
                     raise
                 return WritePlan(options, no_answer=error)
             known = session.known(topics)
-        options = replace(options, client=replace(options.client, are_proven=True))
+        options = replace(options, client=replace(options.client, master_reachable=True))
     return WritePlan(options, write_id, known=known)

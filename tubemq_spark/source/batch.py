@@ -23,7 +23,7 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.runtime import PerProcess
-from tubemq_spark.errors import NoTimesError
+from tubemq_spark.errors import TimestampMissingError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
@@ -134,7 +134,7 @@ def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver
         if narrowing.until is not None and _LAST - narrowing.until > _DISORDER:
             until = resolver.at_times(dict.fromkeys(left, narrowing.until + _DISORDER), is_end=True)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
-    except NoTimesError as error:
+    except TimestampMissingError as error:
         _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
 

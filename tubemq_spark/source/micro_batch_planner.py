@@ -24,7 +24,7 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.size_sample import sample_sizes
 from tubemq_spark.client.consumer.visitor import Visitor, visitor_for
 from tubemq_spark.client.consumer.working_group import stream_group
-from tubemq_spark.client.retries import Deadline, RetryBackoff
+from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -168,13 +168,13 @@ class MicroBatchPlanner:
         self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
     ) -> tuple[StreamOffset, StreamOffset]:
         client = self._options.client
-        backoff = RetryBackoff(client.retry_for, clock=client.clock)
+        retries = Retries(client.retry_for, client.clock)
         while True:
             try:
                 return self._find_end(start, claims, now, limited)
             except StoreChangedError as changed:
                 _log.info("%s; asking again where the stores end", changed)
-                if not backoff.pause():
+                if not retries.pause():
                     raise TransportError(
                         f"{changed}, again and again for {client.retry_for:g} s. Check the brokers, and their logs"
                     ) from None

@@ -193,7 +193,7 @@ class PartitionSet:
             gone = gone - (listed - (claims.unknown_topics if error else frozenset()))
             if not gone or is_last:
                 return gone
-            deadline.pause(self._timings.hidden_partition_poll)
+            self._clock.sleep(self._timings.hidden_partition_poll)
 
     def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""

@@ -63,7 +63,7 @@ def test_a_producer_waits_for_topics_that_consumers_may_not_read(cluster: Embedd
     cluster.stop_broker(2)
     with (
         Producer(settings(cluster, retry_for=SHORT)) as producer,
-        pytest.raises(TransportError, match=r"topic lone .*the master does not tell whether it is deployed"),
+        pytest.raises(TransportError, match=r"topic lone .*the master does not say whether it is deployed"),
     ):
         producer.send("lone", b"b")
 

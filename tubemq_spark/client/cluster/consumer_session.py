@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
-from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession, MemberState
-from tubemq_spark.client.retries import Deadline, Retries, RetryBackoff
+from tubemq_spark.client.cluster.master_client import HOST, MasterSession, MemberState, SessionExpiredError
+from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
@@ -59,7 +59,7 @@ class ConsumerSession(MasterSession):
         self._start_heartbeat(self._heartbeat)
 
     def _join(self, wait: float) -> None:
-        retries = Retries(_log, f"joining group {self.group}", wait, self.settings.clock)
+        retries = Retries(wait, self.settings.clock, f"joining group {self.group}", _log)
         while True:
             try:
                 self._master.retry(self._register)
@@ -82,10 +82,10 @@ class ConsumerSession(MasterSession):
         if not self._master.is_registered:
             within = min(self.settings.timings.silent_master_timeout, within)
         deadline = Deadline(within)
-        with self._locked_within(within), self._master.hurry(deadline.left):
+        with self._locked_within(within), self._master.within_deadline(deadline.left):
             try:
-                self._list_partitions(ForgottenError)
-            except ForgottenError:
+                self._list_partitions(SessionExpiredError)
+            except SessionExpiredError:
                 self._list_partitions()  # registers again
 
     def listed(self, *, once: bool = False) -> set[Partition]:
@@ -171,11 +171,10 @@ class ConsumerSession(MasterSession):
         """Wait until all topics are listed. Releases before 1.3 do not refuse an unknown topic, and a new master does
         not know all topics at once.
         """
-        backoff = RetryBackoff(
-            min(self.settings.timings.topic_lists_fill_up, self.settings.retry_for), clock=self.settings.clock
-        )
+        settings = self.settings
+        retries = Retries(min(settings.timings.topic_lists_fill_up, settings.retry_for), settings.clock)
         while missing := self.cluster.missing(self.topics):
-            if not backoff.pause():
+            if not retries.pause():
                 raise ConfigError(
                     f"the master {self._master.address} knows no topic {', '.join(missing)}. "
                     "Check option 'subscribe', or create the topic"
@@ -197,9 +196,9 @@ class ConsumerSession(MasterSession):
             what = f"the heartbeat of group {self.group}"
             try:
                 reply = self._master.ask(
-                    Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what, ForgottenError
+                    Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what, SessionExpiredError
                 )
-            except ForgottenError:
+            except SessionExpiredError:
                 self._register()
             else:
                 self._handle(reply)

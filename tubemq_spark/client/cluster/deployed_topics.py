@@ -9,14 +9,14 @@ after its start (wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
 from tubemq_spark.client.net.pool import POOL
-from tubemq_spark.client.retries import OUTAGES, Deadline, delays
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ProtocolError, ServerError, TransportError
@@ -34,7 +34,7 @@ _answers: PerProcess[dict[tuple[ClientSettings, str], tuple[float, frozenset[Par
 )
 
 
-class AwayError(TransportError):
+class TopicUnavailableError(TransportError):
     """A deployed topic or partition has accepted no messages for too long."""
 
     cause = (
@@ -49,16 +49,16 @@ class AwayError(TransportError):
 
 def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBroker] | None:
     """Return where `topic` is deployed, by broker id; nothing if it does not exist. Return None if the master does not
-    tell, for example because consumers need a permission for the topic."""
+    say, for example because consumers need a permission for the topic."""
     retry_for = min(settings.timings.deployed_topic_answer_timeout, settings.retry_for)
-    asking = replace(settings, are_proven=True, retry_for=retry_for)
+    asking = replace(settings, master_reachable=True, retry_for=retry_for)
     session = ConsumerSession(asking, f"spark_look_{system.randomizer.getrandbits(48):012x}", [topic])
     try:
         return {layout.broker_id: layout for layout in session.deployed().values() if layout.topic == topic}
     except ConfigError:  # the group is new and has no other member, so only the topic can be the reason
         return {}
     except (AuthError, ServerError, TransportError) as error:
-        _log.info("the master does not tell whether topic %s is deployed: %s", topic, error)
+        _log.info("the master does not say whether topic %s is deployed: %s", topic, error)
         return None
     finally:
         session.close()
@@ -66,8 +66,8 @@ def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBrok
 
 def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     """As `ProducerSession.add_topics`, but wait up to `settings.retry_for` for deployed topics that accept no messages
-    now. Raise `ConfigError` only for topics that are not deployed or that only the servers may write, `AwayError` when
-    the time is over."""
+    now. Raise `ConfigError` only for topics that are not deployed or that only the servers may write,
+    `TopicUnavailableError` when the time is over."""
     wanted = tuple(topics)
     if any(topic.strip(_TRIMMED) == OFFSET_HISTORY for topic in wanted):  # the master refuses all topics with it
         raise ConfigError(f"topic {OFFSET_HISTORY} belongs to the brokers, and no producer may write it")
@@ -112,37 +112,37 @@ def is_away(session: ProducerSession, partition: Partition) -> bool:
 
 def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, brokers: Iterable[int]) -> None:
     """Wait until `is_there`. `what` is deployed on `brokers`, as far as the master tells."""
-    settings = session.settings
-
-    def problem() -> str:
-        return f"{what} accepts no messages now; {_where(session, brokers)}"
-
-    deadline = Deadline(settings.retry_for, settings.clock)
-    pauses = delays(ceiling=settings.timings.deployed_topic_max_pause)
+    settings, where = session.settings, _Deployment(session, sorted(brokers))
+    ceiling = settings.timings.deployed_topic_max_pause
+    retries = Retries(settings.retry_for, settings.clock, f"sending to {what}", _log, ceiling=ceiling)
     while not is_there():
-        if deadline.passed:
-            raise AwayError(
-                f"{what} accepted no messages for {settings.retry_for:g} s; {_where(session, brokers)}. Start the "
-                "brokers, or open the topic for publishing if it is closed, or wait longer with option "
-                "'tubemq.retry.maxElapsedMs'"
+        if not retries.failed(where):
+            raise TopicUnavailableError(
+                f"{what} accepted no messages for {settings.retry_for:g} s; {where}. Start the brokers, or open the "
+                "topic for publishing if it is closed, or wait longer with option 'tubemq.retry.maxElapsedMs'"
             )
-        OUTAGES().failed(_log, what, problem, deadline.left, clock=settings.clock)
-        deadline.pause(next(pauses))
-    OUTAGES().worked(_log, what)
+    retries.progress()
 
 
-def _where(session: ProducerSession, brokers: Iterable[int]) -> str:
-    chosen = sorted(brokers)
-    if not chosen:
-        return "the master does not tell whether it is deployed"
-    more = f", and {len(chosen) - _MAX_SHOWN} more" if len(chosen) > _MAX_SHOWN else ""
-    return f"it is deployed on {', '.join(_state(session, broker_id) for broker_id in chosen[:_MAX_SHOWN])}{more}"
+@dataclass(frozen=True)
+class _Deployment:
+    """Where a topic or partition is deployed, as a text that connects to the brokers."""
+
+    session: ProducerSession
+    brokers: Sequence[int]
+
+    def __str__(self) -> str:
+        if not self.brokers:
+            return "the master does not say whether it is deployed"
+        shown = ", ".join(_state(self.session, broker_id) for broker_id in self.brokers[:_MAX_SHOWN])
+        more = f", and {len(self.brokers) - _MAX_SHOWN} more" if len(self.brokers) > _MAX_SHOWN else ""
+        return f"it is deployed on {shown}{more}"
 
 
 def _state(session: ProducerSession, broker_id: int) -> str:
     broker = session.cluster.brokers.get(broker_id)
     if broker is None:
-        return f"broker {broker_id}, whose address the master does not tell"
+        return f"broker {broker_id}, whose address the master does not list"
     settings = session.settings
     timeout = min(settings.timings.deployed_topic_answer_timeout, settings.rpc_timeout)
     try:

@@ -70,7 +70,7 @@ def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker
             try:
                 listed = dict(_ask(settings, member).cluster.brokers)
             except TubeMQError as error:
-                _log.info("the master does not tell where brokers are: %s", error)
+                _log.info("the master does not say where brokers are: %s", error)
                 listed = {}
             listings[settings, member] = settings.clock.monotonic(), listed
     return listed.get(broker.broker_id, broker)

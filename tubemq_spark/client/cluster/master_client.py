@@ -54,7 +54,7 @@ R = TypeVar(
 )
 
 
-class ForgottenError(TransportError):
+class SessionExpiredError(TransportError):
     """The master does not know this client any more. The client must register again."""
 
     cause = "The master does not know this client any more, for example after its restart."
@@ -80,8 +80,8 @@ class MasterClient:
         self._settings = settings
         self._masters = list(settings.masters)  # the one in service first
         self.state = MemberState.NEW
-        self._has_met_master = settings.are_proven  # any peer that may be a master, though not in service
-        self._answer_by: Deadline | None = None  # see `hurry`
+        self._has_met_master = settings.master_reachable  # any peer that may be a master, though not in service
+        self._answer_by: Deadline | None = None  # see `within_deadline`
 
     @property
     def address(self) -> Address:
@@ -167,7 +167,7 @@ class MasterClient:
                 return reply
 
     @contextmanager
-    def hurry(self, seconds: float) -> Iterator[None]:
+    def within_deadline(self, seconds: float) -> Iterator[None]:
         """Let requests within this block take `seconds` altogether. Masters that are not yet asked share the rest."""
         self._answer_by = Deadline(seconds)  # sockets take real time
         try:
@@ -190,7 +190,7 @@ class MasterClient:
         """Return retries for as long as the settings say, but `at_most` seconds."""
         masters = ", ".join(map(str, self._settings.masters))
         seconds = min(at_most, self._settings.retry_for)
-        return Retries(_log, f"asking the master {masters}", seconds, clock=self._settings.clock)
+        return Retries(seconds, self._settings.clock, f"asking the master {masters}", _log)
 
     def certificate(self) -> pb.MasterCertificateInfo | None:
         """Return the credentials, signed now, for one request; None without credentials."""

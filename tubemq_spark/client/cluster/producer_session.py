@@ -10,7 +10,7 @@ from itertools import count
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
 from tubemq_spark.client.cluster.master_client import HOST, MasterSession, MemberState
 from tubemq_spark.client.net.connection import FRAMINGS
-from tubemq_spark.client.retries import Deadline, delays
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import (
@@ -105,7 +105,7 @@ class ProducerSession(MasterSession):
             return
         within = min(self.settings.timings.known_topics_timeout, self.settings.rpc_timeout)
         try:
-            with self._locked_within(within), self._master.hurry(within):
+            with self._locked_within(within), self._master.within_deadline(within):
                 self._declare(known.topics)
                 try:
                     self._list_topics()
@@ -162,14 +162,13 @@ class ProducerSession(MasterSession):
         """Ask once. Then repeat while `is_answered` is False and the lists of a new master may still be short."""
         settings, registry = self.settings, self._registry
         # A master that forgets this client again and again must not keep us here for ever.
-        deadline = Deadline(settings.retry_for + settings.timings.topic_lists_fill_up, settings.clock)
-        pauses = delays()
+        retries = Retries(settings.retry_for + settings.timings.topic_lists_fill_up, settings.clock)
         while True:
             self._master.retry(self._list_topics)
-            left = min(registry.complete_by - settings.clock.monotonic(), deadline.left)
-            if left <= 0 or is_answered() or registry.is_complete:
+            if is_answered() or registry.is_complete:
                 return
-            settings.clock.sleep(min(next(pauses), left))
+            if not retries.pause(at_most=registry.complete_by - settings.clock.monotonic()):
+                return
 
     def refresh(self) -> Cluster:
         """Ask for partitions and token until a master answers. Return the metadata. Raises as `add_topics` does."""

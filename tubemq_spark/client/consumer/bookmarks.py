@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client import system
@@ -44,7 +43,7 @@ from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims
-from tubemq_spark.client.retries import OUTAGES, RetryBackoff
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import ReadStatus
@@ -176,9 +175,9 @@ def _register(
     timeout = settings.rpc_timeout
     if within is not None:
         retry_for, timeout = min(retry_for, within), min(timeout, within)
-    backoff = RetryBackoff(
-        retry_for, system.randomizer.uniform(*settings.timings.bookmark_first_pause), clock=settings.clock
-    )
+    log = _log if within is None else None
+    first = system.randomizer.uniform(*settings.timings.bookmark_first_pause)
+    retries = Retries(retry_for, settings.clock, _OUTAGE, log, first=first)
     holders: dict[_Registration, str] = {}
     found: dict[_Registration, GroupPosition] = {}
     missing = list(wanted)
@@ -187,15 +186,12 @@ def _register(
         found |= answers
         missing = [one for one in missing if one not in found]
         if answers:
-            backoff.progress()
+            retries.progress()
         if not missing:
             break
         unserved = frozenset(one.partition for one in missing)
         problem = problems[missing[0]]
-        if within is None:
-            say = partial("the bookmarks of {} partitions cannot be read: {}".format, len(unserved), problem)
-            OUTAGES().failed(_log, _OUTAGE, say, backoff.left, clock=settings.clock)
-        if backoff.pause():
+        if retries.failed(f"{problem}; {len(unserved)} partitions are missing"):
             continue
         if within is not None:
             _log.warning("[bookmarks-left-out] bookmarks of %d partitions are left out: %s", len(unserved), problem)
@@ -206,7 +202,6 @@ def _register(
             "and the executors can reach them, and that no other client uses the group",
             unserved=unserved,
         )
-    OUTAGES().worked(_log, _OUTAGE)
     return found
 
 

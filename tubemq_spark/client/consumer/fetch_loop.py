@@ -45,7 +45,7 @@ class ReadProgress:
     """The progress of one reader. It gives up after the settings' `retry_for` seconds without progress."""
 
     def __init__(self, settings: ClientSettings, locator: BrokerLocator) -> None:
-        self.retries = Retries(_log, f"reading {locator.where}", settings.retry_for, clock=settings.clock)
+        self.retries = Retries(settings.retry_for, settings.clock, f"reading {locator.where}", _log)
         self.last_reply = -1, ""  # code and text of the last fetch without messages
         self._retry_for = settings.retry_for
         self._clock = settings.clock

@@ -126,7 +126,7 @@ class GroupClaims:
         missing: dict[Partition, int | None] = {**positions}
         retry_for = self._settings.retry_for if retry_for is None else retry_for
         what = f"claiming partitions of group {self._session.group}"
-        retries = Retries(_log, what, retry_for, clock=self._settings.clock)
+        retries = Retries(retry_for, self._settings.clock, what, _log)
         acquirer = self._new_acquirer()
         while missing:
             with self._claiming:  # not during pauses: heartbeats must be able to claim what a broker forgot

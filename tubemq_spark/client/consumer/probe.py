@@ -189,7 +189,7 @@ class Prober:
 
     def _retries(self, what: str) -> Retries:
         settings = self.settings
-        return Retries(_log, f"{what} in group {self.visitor.group}", settings.retry_for, clock=settings.clock)
+        return Retries(settings.retry_for, settings.clock, f"{what} in group {self.visitor.group}", _log)
 
     def _on_failed(self, retries: Retries, problem: TransportError, unserved: Collection[Partition]) -> None:
         """Pause before the next attempt, or raise `TransportError`."""

@@ -18,7 +18,7 @@ from tubemq_spark.client.consumer.probe import Extent, write_batches
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
-from tubemq_spark.errors import NoTimesError, TransportError
+from tubemq_spark.errors import TimestampMissingError, TransportError
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
 from tubemq_spark.protocol.flow_rules import LEAST_DATA_WAIT, LONGEST_WAIT
 from tubemq_spark.protocol.index_search import Payload, Reply, Search, time_in, whole_minute
@@ -67,11 +67,11 @@ def run_searches(visitor: Visitor, searches: Mapping[Partition, Search], what: s
 
     Searches whose broker refused wait until the others are complete. A group that the cluster limits (452) waits as
     long as the limit lasts. Raise `TransportError` if a broker stays away or refuses for longer than the settings'
-    `retry_for`; `NoTimesError` if the messages seem to have no times; `ServerError` or another `TubeMQError` for a
-    permanent refusal.
+    `retry_for`; `TimestampMissingError` if the messages seem to have no times; `ServerError` or another `TubeMQError`
+    for a permanent refusal.
     """
     settings, goal = visitor.settings, f"looking for {what}"
-    retries = Retries(_log, f"{goal} in group {visitor.group}", settings.retry_for, clock=settings.clock)
+    retries = Retries(settings.retry_for, settings.clock, f"{goal} in group {visitor.group}", _log)
     waiting: dict[Partition, _Refusal] = {}
     warned: set[Partition] = set()
     active = list(searches)
@@ -90,7 +90,7 @@ def run_searches(visitor: Visitor, searches: Mapping[Partition, Search], what: s
         refused = _probe(visitor, {partition: searches[partition] for partition in batch})
         for partition in batch:
             if searches[partition].is_hopeless:
-                raise NoTimesError(
+                raise TimestampMissingError(
                     f"{partition}: the search for {what} has read {searches[partition].times.untimed} messages from "
                     "all over the store, and none has a $msgTime$. Let the producers set it, or give positions "
                     "instead, with 'startingOffsets' and 'endingOffsets'"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from tubemq_spark.client.cluster.deployed_topics import AwayError
+from tubemq_spark.client.cluster.deployed_topics import TopicUnavailableError
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
@@ -237,7 +237,7 @@ class Producer:
     def _learn_topic(self, topic: str, row: int | None) -> int:
         try:
             problem = self._targets.learn_topic(topic)
-        except AwayError as error:
+        except TopicUnavailableError as error:
             raise self._errors.cannot_send(row, "", error) from None
         if problem is not None:
             raise ConfigError(f"{self._errors.name(row)}: {problem}")
