@@ -19,6 +19,8 @@ from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
+_OUTAGE_FORGOTTEN = 120.0  # seconds; time without a failure after which a failure begins another outage
+
 
 def delays(first: float, ceiling: float) -> Iterator[float]:
     """Yield the seconds to wait before each next attempt, doubling up to `ceiling`. The caller sleeps."""
@@ -86,7 +88,7 @@ class OutageLog:
         now = clock.monotonic()
         with self._lock:
             outage = self._outages.get(subject)
-            if outage is None or now - outage.last > self.timings.outage_forgotten:
+            if outage is None or now - outage.last > _OUTAGE_FORGOTTEN:
                 outage = self._outages[subject] = _Outage(clock, now if since is None else since, now)
             outage.last = now
             if outage.warned_at is None:

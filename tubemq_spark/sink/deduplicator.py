@@ -42,6 +42,7 @@ from tubemq_spark.sink.write_plan import WritePlan
 
 _log = logging.getLogger(__name__)
 
+_SCAN_RETRY = 5.0  # seconds; time for retrying a scan within a task, while other rows wait
 _ADVICE = (
     "Restore the query's input, or set option 'effectivelyOnceUncertain' to sendAgain, which sends all rows of the "
     "task that were not found, and may store some twice"
@@ -173,7 +174,7 @@ class Deduplicator:
         found: dict[object, RecordMetadata] = {}
         origin = self._task.origin
         try:
-            for message in self._search.scan(partition, since, retry_for=self._session.settings.timings.scan_retry):
+            for message in self._search.scan(partition, since, retry_for=_SCAN_RETRY):
                 stamp = parse(message.attributes)
                 # The id has the digest too, because an earlier attempt may have given the number to another row.
                 if stamp is not None and stamp.origin == origin and (stamp.row, stamp.digest) in record_ids:

@@ -43,6 +43,7 @@ from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCh
 
 _log = logging.getLogger(__name__)
 
+_NEW_PARTITIONS_LISTED = 40.0  # seconds; masters list them to consumers at the next balance, every 30 s by default
 T = TypeVar("T")
 
 
@@ -305,7 +306,7 @@ class MicroBatchPlanner:
             return False
         client = self._options.client
         if store not in self._unowned:
-            wait = min(client.timings.new_partitions_listed, client.retry_for / 2)
+            wait = min(_NEW_PARTITIONS_LISTED, client.retry_for / 2)
             self._unowned[store] = Deadline(wait, client.clock)
             _log.info(
                 "broker %d, topic %s, store %d: the last message at %d is of no partition that the master lists. The "

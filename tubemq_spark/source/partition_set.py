@@ -20,6 +20,10 @@ from tubemq_spark.source.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
+_HIDDEN_PARTITION_POLL = 0.5  # seconds; between two requests while a partition is missing in the lists
+_NEW_MASTER_LISTS_FILL_UP = 20.0  # seconds; a new master needs up to 13 s to list all topics (measured)
+_NEW_PARTITION_TIMEOUT = 2.0  # seconds; of a broker that must serve a partition it listed just now
+
 
 class Status(Enum):
     PRESENT = "read, or to be read when it appears in the lists"
@@ -128,7 +132,7 @@ class PartitionSet:
     def _claim_served(self, new: list[Partition], claims: GroupClaims) -> list[Partition]:
         """Return those of the `new` partitions that could be claimed."""
         try:
-            timeout = min(self._timings.new_partition_timeout, self._options.client.retry_for)
+            timeout = min(_NEW_PARTITION_TIMEOUT, self._options.client.retry_for)
             claims.take(dict.fromkeys(new), retry_for=timeout)
             return new
         except TransportError as error:
@@ -179,7 +183,7 @@ class PartitionSet:
     ) -> set[Partition]:
         """Return those of the partitions that the cluster does not have. A new master's lists are short at first, so it
         is asked several times, at least once."""
-        deadline = Deadline(min(self._timings.new_master_lists_fill_up, self._options.client.retry_for), self._clock)
+        deadline = Deadline(min(_NEW_MASTER_LISTS_FILL_UP, self._options.client.retry_for), self._clock)
         while True:
             is_last = deadline.passed
             try:
@@ -193,7 +197,7 @@ class PartitionSet:
             gone = gone - (listed - (claims.unknown_topics if error else frozenset()))
             if not gone or is_last:
                 return gone
-            self._clock.sleep(self._timings.hidden_partition_poll)
+            self._clock.sleep(_HIDDEN_PARTITION_POLL)
 
     def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""

@@ -25,6 +25,8 @@ from tubemq_spark.protocol.metadata import Partition, TopicOnBroker
 
 _log = logging.getLogger(__name__)
 
+_DEPLOYED_TOPIC_ANSWER_TIMEOUT = 3.0  # seconds; of the master, which answered just now, and of a broker
+_TOPIC_PARTITIONS_RETRY = 2.0  # seconds; of asking for the partitions again, while known ones will do
 _TRIMMED = "".join(map(chr, range(33)))  # characters that servers remove around names (wire: String.trim)
 _MAX_SHOWN = 3  # brokers of a topic in an error
 _MAX_ANSWERS = 1000  # topics whose partitions a process keeps in memory
@@ -50,7 +52,7 @@ class TopicUnavailableError(TransportError):
 def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBroker] | None:
     """Return where `topic` is deployed, by broker id; nothing if it does not exist. Return None if the master does not
     say, for example because consumers need a permission for the topic."""
-    retry_for = min(settings.timings.deployed_topic_answer_timeout, settings.retry_for)
+    retry_for = min(_DEPLOYED_TOPIC_ANSWER_TIMEOUT, settings.retry_for)
     asking = replace(settings, master_reachable=True, retry_for=retry_for)
     session = ConsumerSession(asking, f"spark_look_{system.randomizer.getrandbits(48):012x}", [topic])
     try:
@@ -144,7 +146,7 @@ def _state(session: ProducerSession, broker_id: int) -> str:
     if broker is None:
         return f"broker {broker_id}, whose address the master does not list"
     settings = session.settings
-    timeout = min(settings.timings.deployed_topic_answer_timeout, settings.rpc_timeout)
+    timeout = min(_DEPLOYED_TOPIC_ANSWER_TIMEOUT, settings.rpc_timeout)
     try:
         with POOL().lease(broker.address, settings, timeout):
             return f"{broker}, which runs"
@@ -171,10 +173,8 @@ def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, 
         return known
     asking = settings
     if known and not anew:  # a short attempt suffices, because the known partitions will do
-        seconds = settings.timings.topic_partitions_retry
-        asking = replace(
-            settings, rpc_timeout=min(seconds, settings.rpc_timeout), retry_for=min(seconds, settings.retry_for)
-        )
+        timeout, retry_for = (min(_TOPIC_PARTITIONS_RETRY, time) for time in (settings.rpc_timeout, settings.retry_for))
+        asking = replace(settings, rpc_timeout=timeout, retry_for=retry_for)
     session = ConsumerSession(asking, group, [topic])
     try:
         session.register()

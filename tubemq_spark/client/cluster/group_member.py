@@ -24,6 +24,8 @@ from tubemq_spark.protocol.metadata import Broker
 
 _log = logging.getLogger(__name__)
 
+_MOVED_BROKER_ASK_AGAIN = 10.0  # seconds; between two requests of one process for a broker's new address
+
 
 @dataclass(frozen=True)
 class GroupMember:
@@ -61,12 +63,12 @@ planned_token = PerProcess(
 
 def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker) -> Broker:
     """Return `broker` with the address that the master lists now, or `broker` if the master does not list it or is
-    silent. Answers are reused for `Timings.moved_broker_ask_again`.
+    silent. Answers are reused for `_MOVED_BROKER_ASK_AGAIN`.
     """
     listings = _listed()
     with _lock():  # so that readers that fail together ask the master once
         asked_at, listed = listings.get((settings, member), (float("-inf"), {}))
-        if settings.clock.monotonic() - asked_at > settings.timings.moved_broker_ask_again:
+        if settings.clock.monotonic() - asked_at > _MOVED_BROKER_ASK_AGAIN:
             try:
                 listed = dict(_ask(settings, member).cluster.brokers)
             except TubeMQError as error:

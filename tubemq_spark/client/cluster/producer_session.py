@@ -27,6 +27,7 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
+_KNOWN_TOPICS_TIMEOUT = 3.0  # seconds; of asking the master for topics whose partitions the driver knows
 _AROUND_BODY = 2 * MESSAGE_SIZE_SLACK  # bytes of a frame besides the body, at most: attributes, target, authorisation
 
 
@@ -103,7 +104,7 @@ class ProducerSession(MasterSession):
         self._last_use.update(dict.fromkeys(known.topics, next(self._uses)))
         if known.topics <= self._topics and not self.cluster.missing(known.topics):
             return
-        within = min(self.settings.timings.known_topics_timeout, self.settings.rpc_timeout)
+        within = min(_KNOWN_TOPICS_TIMEOUT, self.settings.rpc_timeout)
         try:
             with self._locked_within(within), self._master.within_deadline(within):
                 self._declare(known.topics)

@@ -25,6 +25,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
 
+_SESSION_INQUIRY = 1.0  # seconds; between two requests of all producers of a session to the master
 MASTER = "the master that producers ask"  # in warnings about outages
 REFRESH_THREAD = "tubemq-refresh"
 
@@ -130,7 +131,7 @@ class ProducerSessions:
         a time, and not often."""
         with self._lock:
             entry = self._entries[settings]
-            if entry.is_asking or settings.clock.monotonic() - entry.asked_at < settings.timings.session_inquiry:
+            if entry.is_asking or settings.clock.monotonic() - entry.asked_at < _SESSION_INQUIRY:
                 return
             entry.is_asking = True
             entry.users += 1  # so that nobody closes the session meanwhile

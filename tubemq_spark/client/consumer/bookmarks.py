@@ -51,6 +51,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
 
+_BOOKMARK_FIRST_PAUSE = (0.02, 0.08)  # seconds; random in this range, so that two clients part
 _OUTAGE = "reading the bookmarks of effectivelyOnce"
 _ROLE = "bookmarks"
 
@@ -176,7 +177,7 @@ def _register(
     if within is not None:
         retry_for, timeout = min(retry_for, within), min(timeout, within)
     log = _log if within is None else None
-    first = system.randomizer.uniform(*settings.timings.bookmark_first_pause)
+    first = system.randomizer.uniform(*_BOOKMARK_FIRST_PAUSE)
     retries = Retries(retry_for, settings.clock, _OUTAGE, log, first=first)
     holders: dict[_Registration, str] = {}
     found: dict[_Registration, GroupPosition] = {}

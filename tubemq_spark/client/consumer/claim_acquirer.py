@@ -38,6 +38,10 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
+_CLAIM_FIRST_PAUSE = 0.02  # seconds; before the next attempt to claim a partition that another client holds
+_CLAIM_MAX_PAUSE = 0.5
+_CLAIM_WAIT_FIRST_LOG = 10.0  # seconds; time after which waiting for a sibling is logged
+_CLAIM_WAIT_NEXT_LOG = 60.0
 _SHORTEST_PAUSE = 0.01  # seconds
 _NOT_HELD = (ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION)  # to a release: the client had no claim
 
@@ -161,7 +165,7 @@ class ClaimConflict:
         self._fencing_ends: Deadline | None = None  # set by the first predecessor
         self._fenced: Counter[str] = Counter()  # how many holders were fenced, by `where`
         self._doubtful: set[str] = set()
-        self._delays = delays(settings.timings.claim_first_pause, settings.timings.claim_max_pause)
+        self._delays = delays(_CLAIM_FIRST_PAUSE, _CLAIM_MAX_PAUSE)
         self._waits: list[float] = []  # seconds, for each holder of this attempt that must be waited for
         self._next_log: dict[str, float] = {}  # by holder, on the monotonic clock
 
@@ -251,11 +255,11 @@ class ClaimConflict:
 
     def _log_wait(self, where: str, holder: str, relation: Relation) -> None:
         """Log at times what the client waits for. Siblings take turns all the time, so only a long turn is logged."""
-        timings, now = self._settings.timings, self._settings.clock.monotonic()
-        first = self._started + timings.claim_wait_first_log if relation is Relation.SIBLING else now
+        now = self._settings.clock.monotonic()
+        first = self._started + _CLAIM_WAIT_FIRST_LOG if relation is Relation.SIBLING else now
         if now < self._next_log.get(holder, first):
             return
-        self._next_log[holder] = now + timings.claim_wait_next_log
+        self._next_log[holder] = now + _CLAIM_WAIT_NEXT_LOG
         if relation is Relation.SIBLING:
             problem = "another scan of the same data reads the partition"
             wait = f"this one has waited for it for {now - self._started:.0f} s"

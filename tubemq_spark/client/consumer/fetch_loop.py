@@ -31,6 +31,8 @@ from tubemq_spark.protocol.range_state import Action, Command
 
 _log = logging.getLogger(__name__)
 
+_FLUSH_POLL = 0.5  # seconds; between two requests that ask whether a broker has written messages to its files
+_REFUSED_FETCH_PAUSE = 0.2  # seconds; before the next fetch from a broker that is closed or slow
 _MAX_REREADS = 20  # in a row, each ended by a broken connection before the reader came to a new message
 
 
@@ -256,7 +258,7 @@ class FetchLoop:
             exact.on_seek(sought.currOffset, sought.maxOffset)
             return None
         exact.on_flushed_end(sought.maxOffset)
-        return None if exact.waits_for_flush is None else self._settings.timings.flush_poll
+        return None if exact.waits_for_flush is None else _FLUSH_POLL
 
     def _on_fetch(
         self,
@@ -290,6 +292,6 @@ class FetchLoop:
             return 0.0 if kind is NotFound.WAIT else None
         if reaction_to(code) in (Reaction.RETRY, Reaction.WAIT):
             exact.on_not_found(NotFound.WAIT)  # the broker is closed or slow, and the cursor stays
-            return self._settings.timings.refused_fetch_pause
+            return _REFUSED_FETCH_PAUSE
         self._claim.check(code, reply.errMsg, what)
         raise AssertionError("unreachable")

@@ -30,6 +30,9 @@ from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
+_ALL_PARTITIONS_CHECK = 60.0  # seconds; between two checks of the group's position in all partitions of a store
+_CLAIM_AGAIN_AFTER = 3600.0  # seconds; the driver repeats its claims, because servers drop groups that are idle
+
 _log = logging.getLogger(__name__)
 _UNKNOWN_POSITION = GroupPosition(-1, -1)
 
@@ -210,7 +213,7 @@ class GroupClaims:
                 claim.position = GroupPosition(claim.position.group, ends[partition.store])
         for partition in held:
             claim = self._claims[partition]
-            if claim.is_held and now - claim.claimed_at > self._settings.timings.claim_again_after:
+            if claim.is_held and now - claim.claimed_at > _CLAIM_AGAIN_AFTER:
                 lost[partition] = claim.position.group
         return lost
 
@@ -229,7 +232,7 @@ class GroupClaims:
         return {partitions[self._checks % len(partitions)] for partitions in stores.values()} | suspects
 
     def _is_full_check_due(self, now: float) -> bool:
-        return now - self._all_checked_at >= self._settings.timings.all_partitions_check
+        return now - self._all_checked_at >= _ALL_PARTITIONS_CHECK
 
     def _check(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
         """Return the ends of the partitions' stores, and the partitions that must be claimed again, with positions."""

@@ -14,6 +14,8 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Broker
 
+_BACKGROUND_CONNECT_TIMEOUT = 3.0  # seconds; of a connection that a producer opens in the background
+
 
 class ConnectAttempt:
     """One attempt to connect to a broker, shared by all producers that want it meanwhile.
@@ -77,7 +79,7 @@ class ConnectAttempt:
         self._lease.close()
 
     def _run(self) -> None:
-        timeout = min(self._settings.timings.background_connect_timeout, self._settings.rpc_timeout)
+        timeout = min(_BACKGROUND_CONNECT_TIMEOUT, self._settings.rpc_timeout)
         result: Connection | TransportError | ProtocolError
         try:
             result = self._lease.enter_context(POOL().lease(self.broker.address, self._settings, timeout))

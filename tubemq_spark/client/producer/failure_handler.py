@@ -23,6 +23,9 @@ from tubemq_spark.protocol.send_outcome import FailureCause, Fate, Outcome, clas
 
 _log = logging.getLogger(__name__)
 
+_IDLE_PRODUCER_COUNTS = 1.0  # seconds; of the time in which nobody polls the producer, this much counts as waiting
+_MIN_LOOKUP_TIME = 3.0  # seconds; least time for finding out whether an unresolved send was stored
+
 
 class SendErrors:
     """Errors of one producer: they name the row, and count the records that are acknowledged."""
@@ -102,7 +105,7 @@ class DeliveryTimeout:
 
     def resume(self) -> None:
         """Run the clock again. Of the caller's pause at most `idle_producer_counts` seconds count."""
-        self._advance(self._settings.timings.idle_producer_counts)
+        self._advance(_IDLE_PRODUCER_COUNTS)
 
     def suspend(self) -> None:
         """Stop the clock, because the caller takes over."""
@@ -137,7 +140,7 @@ class DeliveryTimeout:
             elapsed = self._now - failure.since
             if elapsed < self._settings.retry_for:
                 return None
-            more = self._settings.timings.min_lookup_time if failure.is_unresolved else 0.0
+            more = _MIN_LOOKUP_TIME if failure.is_unresolved else 0.0
             if failure.in_flight < failure.records and elapsed >= self._settings.retry_for + more:
                 return failure, elapsed
         return None

@@ -38,6 +38,8 @@ from tubemq_spark.protocol.send_outcome import Fate
 
 _log = logging.getLogger(__name__)
 
+_PRODUCER_POLL = 0.02  # seconds; between two looks at conditions that no socket signals
+
 # Attributes may make a payload longer than the limit by so many bytes. The broker accepts more, but delivers such a
 # message only from a file: while it is in memory, consumers are led past it (wire: MsgMemStore.getMessages compares
 # the whole record with the limit of the payload).
@@ -231,7 +233,7 @@ class Producer:
         waits_for_breaker = self._queue.waiting and self._partitioner.breakers.any_open
         must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or not self._sender.any_in_flight
         self._failures.timeout.resume()
-        self._sender.wait(self._session.settings.timings.producer_poll if must_poll else None)
+        self._sender.wait(_PRODUCER_POLL if must_poll else None)
         self._failures.timeout.suspend()
 
     def _learn_topic(self, topic: str, row: int | None) -> int:

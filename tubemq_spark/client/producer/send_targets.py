@@ -15,6 +15,9 @@ from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
 
+_AUTHORIZATION_FRESH = 5.0  # seconds; time for which a signed authorisation is reused; servers accept 20 s
+_METADATA_REFRESH = 1.0  # seconds; between two requests of one producer to the master
+_UNKNOWN_TARGET_FRESH = 2.0  # seconds; time for which an unknown topic or partition is not asked for again
 _MAX_UNKNOWN = 50  # unknown partitions that are asked for in a short time; the last answer decides about further ones
 
 
@@ -42,7 +45,7 @@ class SendTargets(dict[Partition, bytes]):
         """Drop targets whose authorisation is too old."""
         signed = self._authorization.HasField("authAuthorizedToken")
         if self._authorization.visitAuthorizedToken != self._session.visit_token or (
-            signed and self._now() - self._renewed_at > self._session.settings.timings.authorization_fresh
+            signed and self._now() - self._renewed_at > _AUTHORIZATION_FRESH
         ):
             self.clear()
             self._authorization = self._session.broker_authorization()
@@ -50,7 +53,7 @@ class SendTargets(dict[Partition, bytes]):
 
     def refresh(self) -> bool:
         """Ask the master for partitions and visit token, but not often. Return True if it answered now or last time."""
-        if self._now() - self._refreshed_at > self._session.settings.timings.metadata_refresh:
+        if self._now() - self._refreshed_at > _METADATA_REFRESH:
             try:
                 self._session.refresh_once()
             except (TransportError, ServerError) as error:
@@ -107,7 +110,7 @@ class SendTargets(dict[Partition, bytes]):
         if now > self._forget_unknown_at:
             self._unknown.clear()
             self._unknown_topics.clear()
-            self._forget_unknown_at = now + self._session.settings.timings.unknown_target_fresh
+            self._forget_unknown_at = now + _UNKNOWN_TARGET_FRESH
 
     def _now(self) -> float:
         return self._session.settings.clock.monotonic()

@@ -27,6 +27,7 @@ from tubemq_spark.protocol.send_outcome import Outcome
 
 _log = logging.getLogger(__name__)
 
+_BYTES_SENT_POLL = 0.2  # seconds; between two looks at how many bytes have left the socket
 _MAX_CHANNEL_BYTES = 16 << 20  # a connection with more in flight takes no further record, even below `maxInFlight`
 _SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up
 
@@ -83,7 +84,7 @@ class AnswerTimeout:
 
     def poll_at(self, oldest: RecordBatch | None, ends_at: float) -> float:
         """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
-        soon = self.attended_at + self._settings.timings.bytes_sent_poll
+        soon = self.attended_at + _BYTES_SENT_POLL
         return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
 
 
