@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
@@ -32,14 +32,16 @@ Run: TypeAlias = Callable[..., Result]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
     """Runs a command in this process, and restores the signal handlers that it sets. `stdin` is its input."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
 
     def run_main(*arguments: str, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = main(arguments)
+        (tmp_path / "stdin").write_bytes(stdin)
+        with (tmp_path / "stdin").open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            status = main(arguments)
         sys.stdout.flush()
         return Result(status, *capfd.readouterr())
 

@@ -54,12 +54,15 @@ class Terminal:
     def run(self, *arguments: str, typed: str = "", variables: Mapping[str, str] | None = None) -> Output:
         """Return what the command printed. `typed` is what the user types at once."""
         self.begin(*arguments, variables=variables)
-        os.write(self._screen, typed.encode())
+        self.type(typed)
         return self.finish()
 
     def begin(self, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         self._shown = b""
         os.write(self._orders, (json.dumps([arguments, dict(variables or {})]) + "\n").encode())
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
 
     def interrupt(self) -> None:
         """Type Ctrl-C."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +11,22 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.cli.conftest import Run
 from tubemq_spark.cli.admin import AdminApi, AdminError
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Address
 
 
 @contextmanager
-def service(answer: bytes) -> Iterator[Address]:
-    """A service that answers each call so."""
+def service(answer: bytes, redirect: str | None = None) -> Iterator[Address]:
+    """A service that answers each call so, or redirects it."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
+            self.send_response(302 if redirect else 200)
+            if redirect:
+                self.send_header("Location", redirect)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
@@ -47,3 +52,49 @@ def service(answer: bytes) -> Iterator[Address]:
 def test_an_answer_of_another_service_is_refused(answer: bytes) -> None:
     with service(answer) as address, pytest.raises(AdminError, match="does not answer as TubeMQ's HTTP API does"):
         AdminApi([address]).query("admin_query_broker_run_status")
+
+
+def test_the_token_goes_to_no_other_address_than_the_named_ones() -> None:
+    answer = b'{"result": true, "data": []}'
+    with service(answer) as other, service(b"", f"http://{other}/webapi.htm") as standby:
+        with pytest.raises(TransportError, match=f"a redirect to http://{other}/webapi.htm.*addresses of all masters"):
+            AdminApi([standby], "secret").change("admin_reload_broker_configure")
+        assert AdminApi([standby, other], "secret").change("admin_reload_broker_configure") == json.loads(answer)
+
+
+ROWS = [b"[{}]", b'[{"brokerId": "x"}]', b'[{"brokerId": Infinity}]', b'[{"topicInfo": 5}]', b'[{"topicInfo": [{}]}]',
+        b'[{"brokerId": 1, "isBrokerOnline": "true"}]', b"[5]", b"5", b"null", b'{"a": 1}']  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(
+    "command",
+    ["topics list", "topics describe t", "topics create t", "topics delete t --yes", "lag g", "lag g --topic t --json"],
+)
+def test_no_answer_of_a_master_ends_a_command_with_a_traceback(
+    run: Run, command: str, rows: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUBEMQ_ADMIN_TOKEN", "secret")
+    with service(b'{"result": true, "data": ' + rows + b"}") as address:
+        done = run(*command.split(), "--master", "127.0.0.1:1", "--admin", str(address))
+    assert done.returncode in (0, 1, 2)
+    assert len(done.stderr.splitlines()) == (done.returncode != 0)
+    assert "internal error" not in done.stderr
+
+
+def test_a_client_of_a_group_commands_no_terminal(run: Run) -> None:
+    evil = {
+        "topicName": "t\x1b[2J",
+        "partitionId": 0,
+        "consumerId": "evil\x1b]0;x\x07\u202e",
+        "zkOffset": 0,
+        "subInfo": [],
+    }
+    with service(json.dumps({"result": True, "data": [evil], "dataSet": [evil]}).encode()) as broker:
+        status = {"brokerId": 1, "brokerIp": broker.host, "brokerWebPort": broker.port, "isBrokerOnline": "true"}
+        with service(json.dumps({"result": True, "data": [status]}).encode()) as master:
+            for arguments in ([], ["--json"]):
+                done = run("lag", "g", "--master", "127.0.0.1:1", "--admin", str(master), *arguments)
+                assert done.returncode == 0, done.stderr
+                assert "evil\\" in done.stdout
+                assert all(line.isprintable() for line in done.stdout.splitlines())

@@ -13,7 +13,8 @@ from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 from tests.waiting import wait_until
-from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.compression import compress
+from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -71,6 +72,34 @@ def test_a_format_prints_chosen_fields(named: Cluster, run: Run) -> None:
     run("produce", topic, "--type", "click", "-a", "site=north", "-p", "1:2", stdin=b"a\nb\n")
     done = run("consume", topic, "--format", r"{partition}\t{attributes.site}\t{msg_type}:{value}|\n")
     assert done.stdout == "2\tnorth\tclick:a|\n2\tnorth\tclick:b|\n"
+
+
+def test_a_message_that_unpacks_to_too_much_is_corrupt(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("one")
+    place = messages.partitions(named, topic)[0]
+    header = f"{COMPRESSION_KEY}=gzip".encode()
+    messages.send(named, [(place, compress("gzip", bytes(65 << 20)))], attributes=header)
+    for command in (["consume", topic], ["find", topic, "--text", ""]):
+        (line,) = run(*command).json
+        assert (line["corrupt"], str(64 << 20) in line["problem"]) == (True, True)
+    (line,) = run("consume", topic, "--max-unpacked-bytes", str(65 << 20)).json
+    assert (len(line["value"]), "corrupt" in line) == (65 << 20, False)
+
+
+def test_text_of_a_peer_commands_no_terminal(named: Cluster, run: Run, terminal: Terminal) -> None:
+    topic = named.new_topic("one")
+    place = messages.partitions(named, topic)[0]
+    evil = "\x1b]0;x\x07\x9b2J\x7f\u202e\u2066\n"
+    header = encode_attributes({"site": "\x1b[2J"}, "click", "202611221000")
+    messages.send(named, [(place, evil.encode())], attributes=header)
+    piped = run("consume", topic)
+    assert piped.json[0]["value"] == evil
+    assert piped.stdout.removesuffix("\n").isprintable()
+    assert run("consume", topic, "--format", "{value}").stdout == evil
+    shown = terminal.run("consume", topic, "--format", "{value}{attributes.site}|", variables=variables_of(named))
+    assert shown.raw == r"\x1b]0;x\x07\x9b2J\x7f\u202e\u2066\n\x1b[2J|"
+    raw = terminal.run("consume", topic, "--format", "{value}", "--raw", variables=variables_of(named))
+    assert raw.raw == evil.replace("\n", "\r\n")
 
 
 def test_only_messages_of_a_type_are_printed(named: Cluster, run: Run) -> None:
@@ -134,6 +163,10 @@ def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Termin
         (["--from", "yesterday"], "--from is 'yesterday'"),
         (["--from", "29"], "multiple of 28"),
         (["--format", "{nothing}"], "there is no field 'nothing'"),
+        (["--format", "x\\"], "--format"),
+        (["--format", "\\q{value}"], "--format"),
+        (["--format", "{value"], "--format"),
+        (["--format", "\\ud800"], "--format"),
         (["--partition", "0"], "brokerId:partitionId"),
         (["--partition", "1:77"], "there is no 1:"),
         (["--follow", "--to", "earliest"], "--follow has no end"),

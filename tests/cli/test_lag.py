@@ -12,8 +12,7 @@ from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 from tests.waiting import wait_until
-from tubemq_spark.cli.groups import GroupState, total_lag
-from tubemq_spark.cli.lag import sparkline
+from tubemq_spark.cli.lag import GroupState, sparkline, total_lag
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.protocol.metadata import Partition
 

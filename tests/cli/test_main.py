@@ -30,6 +30,7 @@ from tubemq_spark.checks.versions import SPARK
 from tubemq_spark.cli import demo
 from tubemq_spark.cli.app import app
 from tubemq_spark.protocol.constants import MASTER_PORT
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tubemq_spark.cli"]
 INTERRUPTED = """\
@@ -194,6 +195,37 @@ def test_a_pipe_whose_reader_has_ended_gives_no_traceback(command: str) -> None:
     program = f"{sys.executable} -W error -m tubemq_spark.cli {command} | true"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
+
+
+SHELLS = {
+    "head": ("consume t | head -1", 0, ""),
+    "closed input": ("produce t <&-", 1, "tubemq-spark: the standard input is closed"),
+    "closed output": ("consume t >&-", 1, "tubemq-spark: the standard output is closed"),
+    "closed errors": ("consume nothing 2>&-", None, ""),
+    "a full disk": ("consume t > /dev/full", 1, "tubemq-spark: No space left on device"),
+    "full standard error": ("consume nothing 2> /dev/full", None, ""),
+    "no UTF-8": ("produce t --key $'\\xff'", 2, "tubemq-spark: the argument '\\udcff' is not UTF-8"),
+    "an ASCII terminal": ("PYTHONIOENCODING=ascii PYTHONUTF8=0", 0, ""),
+}
+
+
+@pytest.mark.parametrize("case", SHELLS)
+def test_no_state_of_the_shell_gives_a_traceback(case: str) -> None:
+    arguments, status, error = SHELLS[case]
+    with EmbeddedTubeMQ({"t": 1}) as tubemq:
+        for number in range(2000):
+            tubemq.send("t", f"grün {number}".encode())
+        program = f"{sys.executable} -W error -m tubemq_spark.cli {arguments}"
+        if case == "an ASCII terminal":
+            program = f"{arguments} {sys.executable} -W error -m tubemq_spark.cli consume t --count 1"
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, timeout=300,
+            env={**os.environ, "TUBEMQ_MASTER": tubemq.master},
+        )  # fmt: skip
+    assert done.stderr.strip() == error
+    assert (done.returncode in (1, 2)) if status is None else (done.returncode == status)
+    if status == 0:
+        assert json.loads(done.stdout)["value"] == "grün 0"
 
 
 def test_a_command_runs_as_a_module() -> None:

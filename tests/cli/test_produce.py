@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
+from tests.waiting import wait_until
+from tubemq_spark.cli.main import main
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def test_each_line_of_the_input_is_a_message(named: Cluster, run: Run) -> None:
@@ -76,21 +81,69 @@ def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, termi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "part"),
+    ("arguments", "stdin", "stored", "part"),
     [
-        (["--from-json"], b"{}\n", "line 1: it needs either value or value_base64"),
-        (["--from-json"], b'{"value": "a"}\n{"value": "a", "color": "red"}\n', "line 2: unknown fields color"),
-        (["--from-json"], b"nothing\n", "line 1"),
-        (["--from-json"], b'{"value": "a", "attributes": {"x": 1}}\n', "attributes"),
-        (["--key-separator", ":"], b"no key\n", "line 1 has no key"),
-        (["--attribute", "x"], b"a\n", "KEY=VALUE"),
-        (["--time", "soon"], b"a\n", "--time"),
-        (["/no/such/file"], b"", "/no/such/file"),
-        (["--partition", "1:99"], b"a\n", "99"),
-        (["--from-json", "--whole"], b"", "--from-json excludes"),
+        (["--from-json"], b"{}\n", 0, "line 1: it needs either value or value_base64"),
+        (["--from-json"], b'{"value": "a"}\n{"value": "a", "color": "red"}\n', 1, "line 2: unknown fields color"),
+        (["--from-json"], b"nothing\n", 0, "line 1: "),
+        (["--from-json"], b'{"value": "a"}\n\n{"value": null}\n', 1, "line 3: it needs either value or value_base64"),
+        (["--from-json"], b'{"value": "a", "attributes": {"x": 1}}\n', 0, "line 1: attributes"),
+        (["--from-json"], b'{"value": "a", "attributes": [1]}\n', 0, "line 1: attributes"),
+        (["--from-json"], b'{"value": "a", "attributes": "text"}\n', 0, "line 1: attributes"),
+        (["--from-json"], b'{"value": "a", "attributes": {"a,b": "c"}}\n', 0, "line 1: "),
+        (["--from-json"], b'{"value": "a", "key": "\\ud800"}\n', 0, "line 1: "),
+        (["--from-json"], b'{"value_base64": "?"}\n', 0, "line 1: "),
+        (["--from-json"], b"[" * 100_000 + b"\n", 0, "line 1: it is nested too deeply"),
+        (["--from-json"], b'{"value": "a", "msg_time": "soon"}\n', 0, "line 1: "),
+        (["--key-separator", ":"], b"a:b\n" * 200 + b"no key\nc:d\n", 200, "line 201: it has no key"),
+        (["--key-separator", ":"], b"a:b\n\xff:c\nno key\n", 2, "line 3: it has no key"),
+        ([], b"a\n" + b"b" * 3_000_000 + b"\nc\n", 1, "line 2: "),
+    ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
+)
+def test_lines_before_a_wrong_one_are_stored(
+    named: Cluster, run: Run, arguments: list[str], stdin: bytes, stored: int, part: str
+) -> None:
+    topic = named.new_topic("one")
+    done = run("produce", topic, "-p", "1:0", *arguments, stdin=stdin)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stdout.startswith(f"stored {stored} messages in topic {topic}")
+    assert f"the standard input, {part}" in done.stderr
+    assert len(run("consume", topic).json) == stored
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--attribute", "x"], "KEY=VALUE"),
+        (["--time", "soon"], "--time"),
+        (["--partition", "1:99"], "99"),  # also without input
+        (["--from-json", "--whole"], "--from-json excludes"),
+        (["--key-separator", ""], "--key-separator is empty"),
     ],
 )
-def test_wrong_input_is_named(named: Cluster, run: Run, arguments: list[str], stdin: bytes, part: str) -> None:
-    done = run("produce", named.new_topic("one"), *arguments, stdin=stdin)
+def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str], part: str) -> None:
+    done = run("produce", named.new_topic("one"), *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert part in done.stderr
+
+
+def test_a_live_pipe_is_sent_when_it_pauses(tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    tubemq.create_topic("live", partitions=1)
+    read, write = os.pipe()
+    results: list[int] = []
+
+    def produce() -> None:
+        results.append(main(["produce", "live", "--master", tubemq.master]))
+
+    with os.fdopen(read) as stdin, os.fdopen(write, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", stdin)
+        thread = threading.Thread(target=produce)
+        thread.start()
+        for count, text in enumerate((b"first\nsec", b"ond\nthird\n"), 1):
+            pipe.write(text)
+            wait_until(lambda expected=2 * count - 1: len(tubemq.messages("live")) == expected)  # type: ignore[misc]
+        pipe.close()
+        thread.join()
+    assert [message.body for message in tubemq.messages("live")] == [b"first", b"second", b"third"]
+    assert results == [0]

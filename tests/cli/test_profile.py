@@ -10,8 +10,7 @@ import pytest
 
 from tests.certificates import Authority, Certificate
 from tests.cli.conftest import Run
-from tubemq_spark.cli.connection import connect
-from tubemq_spark.cli.profile import load_profile
+from tubemq_spark.cli.connection import connect, load_profile
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Address
@@ -29,6 +28,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     def write_text(text: str) -> Path:
         path = tmp_path / "config.toml"
         path.write_text(text)
+        path.chmod(0o600)
         return path
 
     return write_text
@@ -88,7 +88,10 @@ def test_the_environment_names_a_profile(run: Run, monkeypatch: pytest.MonkeyPat
     [
         ("master", "not TOML"),
         ('mastr = "one:1"\n', "did you mean 'tubemq.master'"),
-        ('master = "one:1"\n[admin]\ntokn = "t"\n', "[admin] takes address, token only, not tokn"),
+        ('master = "one:1"\n[admin]\ntokn = "t"\n', "[admin] takes address, token, tokenFile only, not tokn"),
+        ('master = "one:1"\nadmin = "two:8080"\n', "admin is a table"),
+        ('master = ["one:1"]\n', "tubemq.master is ['one:1']; expected a text"),
+        ("[admin]\naddress = 2026-01-01\n", "address is datetime.date"),
         ('user = "alice"\n', "no master is named"),
         ('master = "one:1"\n[tls]\nca = "/x"\n', "tubemq.tls.enabled"),
     ],
@@ -97,6 +100,27 @@ def test_a_wrong_profile_is_reported(write: Write, text: str, part: str) -> None
     with pytest.raises(ConfigError) as caught:
         connect(config=write(text))
     assert part in str(caught.value)
+
+
+def test_secrets_that_others_can_read_are_named(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write('master = "one:1"\nuser = "alice"\npassword = "secret"\n')
+    secret = tmp_path / "password"
+    secret.write_text("secret\n")
+    secret.chmod(0o600)
+    connect("one:1", None, ["user=alice", f"passwordFile={secret}"])
+    connect(config=path)
+    assert capfd.readouterr().err == ""
+    for file in (path, secret):
+        file.chmod(0o604)
+    connect("one:1", None, ["user=alice", f"passwordFile={secret}"])
+    connect(config=path)
+    connect("one:1", None, ["user=alice", "password=secret"])
+    by_file, by_profile, by_argument = capfd.readouterr().err.splitlines()
+    assert f"chmod 600 {secret}" in by_file
+    assert f"chmod 600 {path}" in by_profile
+    assert "can see -X password in its list of processes" in by_argument
 
 
 def test_a_missing_profile_is_reported(tmp_path: Path) -> None:

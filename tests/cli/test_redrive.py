@@ -49,9 +49,23 @@ def test_dead_letters_are_written_once_to_their_topics(
 ) -> None:
     dead, target = topics
     variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
-    asked = terminal.run("redrive", dead, "--group", group, typed="y\n", variables=variables)
+    (place, *_), other = messages.partitions(named, dead), named.new_topic("one")
+    body, attributes = dead_letter(b"ccc", other)
+    messages.send(named, [(place, body)], attributes=attributes)
+
+    shown = run("redrive", dead, "--dry-run")
+    assert [line.split() for line in shown.stdout.splitlines()[1:]] == [[target, "2", target], [other, "1", other]]
+
+    # Neither condition may let the group skip the letters that it leaves out.
+    for condition in (["--only-topic", target], ["--to", target, "--where", "value <> encode('ccc', 'utf-8')"]):
+        refused = run("redrive", dead, "--group", group, *condition, "--yes")
+        assert (refused.returncode, "1 dead letters would be left out" in refused.stderr) == (1, True)
+    assert run("consume", target).json == []
+
+    arguments = ["redrive", dead, "--group", group, "--only-topic", target, "--only-topic", other]
+    asked = terminal.run(*arguments, typed="y\n", variables=variables)
     assert asked.status == 0, asked.text
-    assert "Write 2 rows? [y/N]" in asked.text
+    assert "Write 3 rows? [y/N]" in asked.text
     found = run("consume", target).json
     assert sorted((line["value"], line["msg_type"], line["attributes"]["site"]) for line in found) == [
         ("a", "click", "north"),
@@ -62,8 +76,22 @@ def test_dead_letters_are_written_once_to_their_topics(
     assert again.stdout == f"group {group} is there already\n"
 
 
-@pytest.mark.parametrize("arguments", [["--message-format", "avro"], ["--from", "soon"]])
-def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str]) -> None:
+def test_letters_for_other_topics_stay(named: Cluster, topics: tuple[str, str], run: Run) -> None:
+    dead, target = topics
+    done = run("redrive", dead, "--only-topic", "no_such_topic", "--yes", "--json")
+    assert (done.returncode, done.json) == (0, [{"topic": dead, "rows": 0}])
+    assert run("consume", target).json == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--message-format", "avro"], "avro"),
+        (["--from", "soon"], "soon"),
+        (["--yes"], "name the topics that may be written: --only-topic or --to"),
+    ],
+)
+def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str], part: str) -> None:
     done = run("redrive", named.new_topic("one"), *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert arguments[1] in done.stderr
+    assert part in done.stderr

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -79,9 +80,9 @@ def test_a_topic_can_be_created_used_and_deleted(
 def test_a_wrong_token_is_refused(named: Cluster, run: Run) -> None:
     done = run("topics", "create", "never_made", "--token", "wrong")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "tubemq-spark: the master refused the administration token. Check --token (confModAuthToken in master.ini)\n"
-    )
+    warning, refusal = done.stderr.splitlines()
+    assert warning.startswith("tubemq-spark: warning: all users of this machine can see --token")
+    assert refusal == "tubemq-spark: the master refused the administration token (confModAuthToken in master.ini)"
 
 
 def test_a_missing_token_is_asked_for(named: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +90,24 @@ def test_a_missing_token_is_asked_for(named: Cluster, run: Run, monkeypatch: pyt
     done = run("topics", "create", "never_made")
     assert done.returncode == 1
     assert "TUBEMQ_ADMIN_TOKEN" in done.stderr
+
+
+def test_a_token_comes_from_a_file_or_is_asked_for(
+    named: Cluster, run: Run, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TUBEMQ_ADMIN_TOKEN")
+    (tmp_path / "token").write_text(named.admin_token + "\n")
+    (tmp_path / "token").chmod(0o600)
+    done = run("topics", "delete", "no_such_topic", "--token-file", str(tmp_path / "token"))
+    assert (done.returncode, done.stderr.count("\n"), "there is no topic" in done.stderr) == (2, 1, True)
+    (tmp_path / "token").chmod(0o604)
+    open_to_all = run("topics", "delete", "no_such_topic", "--token-file", str(tmp_path / "token"))
+    assert f"chmod 600 {tmp_path}/token" in open_to_all.stderr
+    variables = {**variables_of(named), "TUBEMQ_ADMIN_TOKEN": ""}
+    terminal.begin("topics", "delete", "no_such_topic", variables=variables)
+    terminal.wait_for(lambda text: "Administration token" in text)
+    terminal.type(f"{named.admin_token}\n")
+    assert "there is no topic no_such_topic" in terminal.finish().text
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class CheckResult(NamedTuple):
 
 
 def ok(check: str, subject: str, detail: str) -> CheckResult:
-    return CheckResult(OK, check, DRIVER, subject, escaped(detail), "")
+    return CheckResult(OK, check, DRIVER, escaped(subject), escaped(detail), "")
 
 
 def warning(check: str, subject: str, detail: str, remedy: str) -> CheckResult:
@@ -47,7 +47,7 @@ def failed(check: str, subject: str, detail: str, remedy: str) -> CheckResult:
 def _problem(state: State, check: str, subject: str, detail: str, remedy: str) -> CheckResult:
     if not remedy:
         raise ValueError(f"the result of check {check!r} is {state}: it needs a remedy")
-    return CheckResult(state, check, DRIVER, subject, escaped(detail), escaped(remedy))
+    return CheckResult(state, check, DRIVER, escaped(subject), escaped(detail), escaped(remedy))
 
 
 def split_advice(error: Exception, otherwise: str) -> tuple[str, str]:

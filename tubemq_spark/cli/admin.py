@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tubemq_spark.errors import AuthError, TransportError, TubeMQError
+from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.metadata import Address
 
 _USER = "tubemq_spark"
@@ -45,37 +48,42 @@ class AdminApi:
         """Make a call that needs the token."""
         if self.token is None:
             raise AuthError(
-                "changing topics needs the administration token (confModAuthToken in master.ini). Set it with --token, "
-                "in the variable TUBEMQ_ADMIN_TOKEN or as token in the table [admin] of the profile"
+                "changing topics needs the administration token (confModAuthToken in master.ini). Set it with "
+                "--token-file, in the variable TUBEMQ_ADMIN_TOKEN or in the table [admin] of the profile"
             )
         users = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": self.token}
         return self._ask_masters({"method": method, **users, **params})
 
     def brokers(self) -> dict[int, Answer]:
         """Return the run status of all brokers by id."""
-        return {int(row["brokerId"]): row for row in rows_of(self.query("admin_query_broker_run_status"))}
+        rows = rows_of(self.query("admin_query_broker_run_status"))
+        with checked_rows():
+            return {int(row["brokerId"]): row for row in rows}
 
     def ask_broker(self, status: Answer, method: str, **params: object) -> Answer:
         """Query a broker; `status` is its row of `brokers`."""
-        address = Address(str(status["brokerIp"]), int(status["brokerWebPort"]))
+        with checked_rows():
+            address = Address(str(status["brokerIp"]), int(status["brokerWebPort"]))
         try:
             return _call(f"http://{address}/broker.htm", {"method": method, **params})
-        except OSError as error:
+        except _FAILURES as error:
             raise TransportError(
                 f"the HTTP port {address} of broker {status['brokerId']} does not answer: {_reason(error)}. Check that "
                 "the broker runs, and that this machine may connect to its webPort"
             ) from None
 
     def _ask_masters(self, params: Mapping[str, object]) -> Answer:
+        """Ask one after the other: a standby redirects to the active one. No redirect is followed, because the form has
+        the token, and urllib would drop the form."""
         problems = []
         for address in self.masters:
             try:
                 return _call(f"http://{address}/webapi.htm", params)
-            except OSError as error:
+            except _FAILURES as error:
                 problems.append(f"{address}: {_reason(error)}")
         raise TransportError(
-            f"the master's HTTP API does not answer ({'; '.join(problems)}). Name its address with --admin HOST:PORT "
-            "(webPort in master.ini)"
+            f"the master's HTTP API does not answer ({'; '.join(problems)}). Name the addresses of all masters with "
+            "--admin HOST:PORT,HOST:PORT (webPort in master.ini)"
         )
 
 
@@ -83,6 +91,17 @@ def rows_of(answer: Answer) -> list[Answer]:
     """Return the rows of an answer that succeeded."""
     rows: object = answer.get("data", answer.get("dataSet", []))
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+@contextmanager
+def checked_rows() -> Iterator[None]:
+    """Turn the errors of code that takes values out of rows into an `AdminError`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise AdminError(
+            f"the HTTP API answers with rows that are not TubeMQ's ({type(error).__name__}: {error}). Check the address"
+        ) from None
 
 
 def check_rows(answer: Answer, what: str) -> None:
@@ -97,28 +116,19 @@ def joined(values: Iterable[object]) -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Turns redirects into errors, because `urllib` would drop the form."""
-
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+_FAILURES = OSError, http.client.HTTPException, UnicodeError  # the last one for an impossible host name
 
 
-def _call(url: str, params: Mapping[str, object], *, redirects: int = 1) -> Answer:
-    """Return the answer; follow one redirect, from a standby master to the active one. Raise `OSError`."""
+def _call(url: str, params: Mapping[str, object]) -> Answer:
+    """Return the answer. Raise one of `_FAILURES`."""
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
-    try:
-        with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
-            text = reply.read(_MOST).decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        with error:
-            target = error.headers.get("Location", "")
-        if error.code in (301, 302, 303, 307, 308) and target.startswith("http://") and redirects:
-            place = urllib.parse.urlsplit(target)
-            return _call(f"http://{place.netloc}{place.path}", params, redirects=redirects - 1)
-        raise
+    with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
+        text = reply.read(_MOST).decode("utf-8", "replace")
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
@@ -128,10 +138,8 @@ def _call(url: str, params: Mapping[str, object], *, redirects: int = 1) -> Answ
     if not answer.get("result"):
         problem = str(answer.get("errMsg", "no reason given"))
         if "unauthorized" in problem:
-            raise AuthError(
-                "the master refused the administration token. Check --token (confModAuthToken in master.ini)"
-            )
-        raise AdminError(f"{params['method']} at {url}: {problem}")
+            raise AuthError("the master refused the administration token (confModAuthToken in master.ini)")
+        raise AdminError(f"{params['method']} at {url}: {shown(problem)}")
     return answer
 
 
@@ -139,8 +147,10 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP status {error.code}"
+        with error:
+            target = error.headers.get("Location")
+        return f"HTTP status {error.code}" + (f", a redirect to {target}" if target else "")
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(cause.strerror or cause) if isinstance(cause, OSError) else str(cause)
+    return str(cause.strerror or cause) if isinstance(cause, OSError) else str(cause) or type(cause).__name__

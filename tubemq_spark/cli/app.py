@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tubemq_spark.cli import broker, consume, demo, doctor, find, lag, offsets, produce, redrive, topics
+from tubemq_spark.cli import broker, consume, demo, doctor, lag, offsets, produce, redrive, topics
 
 app = typer.Typer(
     name="tubemq-spark",
@@ -34,7 +34,7 @@ def tubemq_spark(
     """Apache TubeMQ and Spark from the command line."""
 
 
-for _command in (demo.demo, broker.broker, consume.consume, produce.produce, find.find, lag.lag, redrive.redrive):
+for _command in (demo.demo, broker.broker, consume.consume, produce.produce, consume.find, lag.lag, redrive.redrive):
     app.command()(_command)
 app.command()(doctor.doctor)
 app.add_typer(topics.app, name="topics")

@@ -1,24 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection of a command: client settings and HTTP API, from the command line, the environment and the profile.
 
-The command line wins over the environment, and that over the profile.
+The command line wins over the environment, and that over the profile: a TOML file whose keys are the names of the
+connection's options without `tubemq.`. Its table `[tls]` holds `tubemq.tls.…`, and so on; the table `[admin]` has the
+`address` of the master's HTTP API, and its `token` or `tokenFile`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tubemq_spark.cli.admin import AdminApi
-from tubemq_spark.cli.profile import Profile, load_profile
-from tubemq_spark.client.settings import CLIENT_OPTIONS, MASTER, RETRY_MAX_ELAPSED_MS, ClientSettings
+from tubemq_spark.cli.output import note
+from tubemq_spark.client.settings import (
+    CLIENT_OPTIONS,
+    MASTER,
+    PASSWORD,
+    PASSWORD_FILE,
+    RETRY_MAX_ELAPSED_MS,
+    TLS_KEY,
+    TLS_KEY_PASSWORD,
+    ClientSettings,
+)
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import check_names
 from tubemq_spark.protocol.constants import WEB_PORT
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TOKEN_VARIABLE = "TUBEMQ_ADMIN_TOKEN"  # noqa: S105: a name, not a token
 _RETRY_MS = "10000"  # a person waits less long than a query
+_ADMIN_KEYS = ("address", "token", "tokenFile")
+_SECRETS = (PASSWORD.name, TLS_KEY_PASSWORD.name)
+_SECRET_FILES = (PASSWORD_FILE.name, TLS_KEY.name)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`options` are `tubemq.*` options; `admin` is the table of the master's HTTP API."""
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    admin: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -36,10 +68,11 @@ def connect(
     assignments: Sequence[str] = (),
     admin: str | None = None,
     token: str | None = None,
+    token_file: Path | None = None,
 ) -> Connection:
     """Return the connection. `assignments` are further options as `NAME=VALUE`, with or without `tubemq.`.
 
-    Raise `ConfigError` for a missing master and for wrong options.
+    Raise `ConfigError` for a missing master and for wrong options. Warn of secrets that others can read.
     """
     profile = load_profile(config)
     options = client_options(master, profile, assignments)
@@ -49,14 +82,78 @@ def connect(
         )
     check_names(options, CLIENT_OPTIONS)
     settings = ClientSettings.from_options(options)
-    web = _web_addresses(admin or profile.admin, settings.masters)
-    return Connection(options, settings, AdminApi(web, token or profile.token))
+    web = _web_addresses(admin or profile.admin.get("address"), settings.masters)
+    file = None if token_file is None else str(token_file)
+    if token is None:
+        token = _token(profile.admin, file)
+    elif file is not None:
+        raise ConfigError(f"give one token: --token (or {TOKEN_VARIABLE}) or --token-file, not both")
+    elif token != os.environ.get(TOKEN_VARIABLE):
+        _warn_of_argument("--token", f"{TOKEN_VARIABLE}, --token-file")
+    return Connection(options, settings, AdminApi(web, token))
 
 
 def client_options(master: str | None, profile: Profile, assignments: Sequence[str]) -> dict[str, str]:
-    """Return the `tubemq.*` options, which may be wrong or incomplete."""
-    options = {RETRY_MAX_ELAPSED_MS.name: _RETRY_MS, **profile.options, **_assigned(assignments)}
+    """Return the `tubemq.*` options, which may be wrong or incomplete. Warn of secrets that others can read."""
+    assigned = _assigned(assignments)
+    for name in assigned.keys() & _SECRETS:
+        short = name.removeprefix("tubemq.")
+        _warn_of_argument(f"-X {short}", "-X passwordFile" if name == PASSWORD.name else "a key without password")
+    options = {RETRY_MAX_ELAPSED_MS.name: _RETRY_MS, **profile.options, **assigned}
+    for name in _SECRET_FILES:
+        if name in options:
+            _warn_of_readers(Path(options[name]))
     return options if master is None else {**options, MASTER.name: master}
+
+
+def load_profile(path: Path | None) -> Profile:
+    """Return the profile at `path`, or at the default path if a file is there, or an empty one.
+
+    Raise `ConfigError` if a file that was named does not exist, is not TOML, or has unknown keys.
+    """
+    found = path or _default_path()
+    if found is None:
+        return Profile()
+    try:
+        content = tomllib.loads(_text_of(found))
+    except OSError as error:
+        raise ConfigError(f"the profile {found} cannot be read: {error.strerror}. Check --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the profile {found} is not TOML: {error}") from None
+    admin = content.pop("admin", {})
+    if not isinstance(admin, dict):
+        raise ConfigError(f"the profile {found}: admin is a table: write [admin], and below it address = …")
+    try:
+        if unknown := sorted(set(admin) - set(_ADMIN_KEYS)):
+            raise ConfigError(f"the table [admin] takes {', '.join(_ADMIN_KEYS)} only, not {', '.join(unknown)}")
+        profile = Profile(dict(_options(content, "tubemq.")), dict(_options(admin, "")))
+        check_names(profile.options, CLIENT_OPTIONS)
+    except ConfigError as error:
+        raise ConfigError(f"the profile {found}: {error}") from None
+    if profile.options.keys() & _SECRETS or "token" in admin:
+        _warn_of_readers(found)
+    return profile
+
+
+def _default_path() -> Path | None:
+    """Return the path of the file in the user's folder for configuration, None if there is none."""
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    path = folder / "tubemq-spark" / "config.toml"
+    return path if path.exists() else None
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _options(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _options(value, f"{prefix}{key}.")
+        elif not isinstance(value, str | int | float):
+            raise ConfigError(f"{prefix}{key} is {value!r}; expected a text, a number, true or false")
+        else:
+            yield prefix + key, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _assigned(assignments: Sequence[str]) -> dict[str, str]:
@@ -70,6 +167,32 @@ def _assigned(assignments: Sequence[str]) -> dict[str, str]:
         full = name if name.lower().startswith("tubemq.") else f"tubemq.{name}"
         found[known.get(full.lower(), full)] = value
     return found
+
+
+def _token(admin: Mapping[str, str], file: str | None) -> str | None:
+    """Return the token in the first line of a file, or the profile's; None without one."""
+    file = file or admin.get("tokenFile")
+    if file is None:
+        return admin.get("token")
+    try:
+        token = _text_of(Path(file)).splitlines()[0].strip()
+    except (OSError, UnicodeDecodeError, IndexError) as error:
+        raise ConfigError(f"the file {file} gives no token ({error})") from None
+    _warn_of_readers(Path(file))
+    return token
+
+
+def _warn_of_argument(name: str, others: str) -> None:
+    note(f"warning: all users of this machine can see {name} in its list of processes. Use {others} or the profile")
+
+
+def _warn_of_readers(path: Path) -> None:
+    try:
+        is_open = bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:  # reading it says what is wrong
+        return
+    if is_open:
+        note(f"warning: all users of this machine can read {path}, which holds a secret. Run: chmod 600 {path}")
 
 
 def _web_addresses(text: str | None, masters: Sequence[Address]) -> tuple[Address, ...]:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tubemq-spark consume`: print the messages of a topic."""
+"""`tubemq-spark consume` and `find`: print the messages of a topic, all or those that match."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import timezone, tzinfo
 from typing import Annotated
@@ -17,13 +16,22 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.messages import FIELDS, Format, Message
-from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place
-from tubemq_spark.cli.output import progress
+from tubemq_spark.cli.moments import (
+    EARLIEST,
+    EXPECTED,
+    LATEST,
+    Place,
+    parse_attributes,
+    parse_partition,
+    parse_place,
+)
+from tubemq_spark.cli.output import json_text, print_json, progress
 from tubemq_spark.cli.parameters import Topic, connected, ends_with_interrupt
 from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.client.retries import Deadline
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.row_format import MAX_UNPACKED
 
 _POLL = 0.2  # seconds between two questions for new messages
 
@@ -43,6 +51,13 @@ Types = Annotated[
     list[str] | None,
     typer.Option("--filter", "-f", metavar="TYPE", help="Only messages of this type (msg_type); may be repeated."),
 ]
+MaxUnpacked = Annotated[
+    int,
+    typer.Option(
+        "--max-unpacked-bytes", min=1, help="A message that is longer after decompression is printed as corrupt, with "
+        "the bytes as they were received.",
+    ),
+]  # fmt: skip
 
 
 @connected()
@@ -80,31 +95,37 @@ def consume(
         typer.Option(
             "--format", metavar="TEXT", show_default="JSON lines",
             help=r"How to print a message, for example '{partition} {attributes.site} {value}\n'. Fields: "
-            f"{', '.join(FIELDS)}.",
+            f"{', '.join(FIELDS)}. A terminal shows them escaped, as in JSON.",
         ),
     ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="With --format: print bytes as they are on a terminal, too. A message can then "
+                     "command the terminal."),
+    ] = False,
     group: ReadGroup = None,
     time_zone: TimeZone = "UTC",
+    max_unpacked: MaxUnpacked = MAX_UNPACKED,
 ) -> None:  # fmt: skip
     """Print messages of a topic as JSON lines or in a format. No group of yours moves.
 
     A value that is not UTF-8 text is printed as value_base64. Without --follow it ends at the present end of the topic.
     """
-    write = _writer(text)
+    write = _writer(text, raw)
     begin = parse_place(start or ("latest" if follow else "earliest"), "--from")
     until = parse_place(end, "--to")
     if follow and until != LATEST:
         raise ConfigError("--follow has no end: leave --to out")
-    member = TopicReader(connection.settings, group, topic, filters=filters or (), zone=parse_zone(time_zone))
     chosen = [parse_partition(one, topic, "--partition") for one in partition or ()]
+    member = _reader(connection, group, topic, filters, time_zone, max_unpacked)
     with ends_with_interrupt(follow), member:
         member.check(chosen)
         if follow:
-            found = _follow(member, chosen, begin, filters or (), refresh)
+            found = _follow(member, chosen, begin, refresh)
         else:
             partitions = chosen or member.partitions
             found = read_range(
-                member, member.resolve(begin, partitions), member.resolve(until, partitions, is_end=True), filters or ()
+                member, member.resolve(begin, partitions), member.resolve(until, partitions, is_end=True)
             )
         with closing(found), progress(f"reading {topic}", count, prints_lines=True) as advance:
             for message in itertools.islice(found, count):
@@ -113,8 +134,80 @@ def consume(
         sys.stdout.flush()
 
 
+class NotFoundError(TubeMQError):
+    """No message matches."""
+
+    cause = "The command `find` read the range, and no message in it matches."
+    remedy = "Check the range (`--since` and `--until`), the topic, and the id or attribute."
+
+
+@connected()
+def find(
+    connection: Connection,
+    topic: Topic,
+    message_id: Annotated[
+        list[int] | None, typer.Option("--id", help="The id (column message_id); may be repeated.")
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option("--attribute", "-a", metavar="KEY=VALUE", help="An attribute that it has; may be repeated."),
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="A text that the value contains.")] = None,
+    filters: Types = None,
+    since: Annotated[str, typer.Option("--since", metavar="PLACE", help=f"Where to begin: {EXPECTED}.")] = "earliest",
+    until: Annotated[str, typer.Option("--until", metavar="PLACE", help="Where to end, as --since.")] = "latest",
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after so many.", show_default="no limit")
+    ] = None,
+    group: ReadGroup = None,
+    time_zone: TimeZone = "UTC",
+    max_unpacked: MaxUnpacked = MAX_UNPACKED,
+) -> None:
+    """Print the messages that match all conditions, as JSON lines. Status 1 if there is none. No group of yours moves.
+
+    All messages of the range are read, so give --since and --until for a large topic; times mean msg_time.
+    """
+    if not (message_id or attribute or text is not None):
+        raise ConfigError("give at least one condition: --id, --attribute or --text")
+    begin, end = parse_place(since, "--since"), parse_place(until, "--until")
+    wanted = parse_attributes(attribute or (), "--attribute")
+    part = (text or "").encode()
+
+    def matches(message: Message) -> bool:
+        own = message.attributes or {}
+        return (
+            (not message_id or message.message_id in message_id)
+            and part in message.value
+            and all(own.get(key) == value for key, value in wanted.items())
+        )
+
+    found = 0
+    with _reader(connection, group, topic, filters, time_zone, max_unpacked) as member:
+        read = read_range(member, member.resolve(begin), member.resolve(end, is_end=True))
+        with closing(read), progress(f"searching {topic}", prints_lines=True) as advance:
+            for message in itertools.islice(filter(matches, _counted(read, advance)), count):
+                print_json(message.as_json())
+                found += 1
+    if not found:
+        raise NotFoundError(f"no message of topic {topic} matches. Check the range: --since and --until")
+
+
+def _reader(
+    connection: Connection, group: str | None, topic: str, filters: list[str] | None, zone: str, max_unpacked: int
+) -> TopicReader:
+    return TopicReader(
+        connection.settings, group, topic, filters=filters or (), zone=parse_zone(zone), max_unpacked=max_unpacked
+    )
+
+
+def _counted(messages: Iterator[Message], advance: Callable[[int], None]) -> Iterator[Message]:
+    for message in messages:
+        advance(1)
+        yield message
+
+
 def _follow(
-    member: TopicReader, chosen: Sequence[Partition], begin: Place, filters: Sequence[str], refresh: float
+    member: TopicReader, chosen: Sequence[Partition], begin: Place, refresh: float
 ) -> Generator[Message, None, None]:
     """Yield messages without end. Every `refresh` seconds look for new partitions, unless the user chose some."""
     clock = member.session.settings.clock
@@ -124,7 +217,7 @@ def _follow(
         present = member.ends
         ends = {one: max(position, present[one]) for one, position in reached.items()}
         if reached != ends:
-            yield from read_range(member, reached, ends, filters)
+            yield from read_range(member, reached, ends)
             reached = ends
             sys.stdout.flush()
         else:
@@ -134,18 +227,13 @@ def _follow(
             next_look = Deadline(refresh, clock)
 
 
-def _writer(text: str | None) -> Callable[[Message], None]:
-    out = sys.stdout
+def _writer(text: str | None, raw: bool) -> Callable[[Message], None]:
     if text is None:
-        return lambda message: print(json.dumps(message.as_json(), ensure_ascii=False), file=out)
-    form = Format(text)
-    buffer = getattr(out, "buffer", None)
+        return lambda message: print(json_text(message.as_json()))
+    form = Format(text, is_raw=raw or not sys.stdout.isatty())
 
     def write(message: Message) -> None:
-        if buffer is None:  # a stream of text, as in tests
-            out.write(form(message).decode("utf-8", "replace"))
-        else:
-            buffer.write(form(message))
+        sys.stdout.buffer.write(form(message))
 
     return write
 

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tubemq-spark lag`: how far a group is behind, once or live."""
+"""`tubemq-spark lag`: how far a group is behind, once or live, as the brokers' HTTP APIs report it.
+
+wire: BrokerAdminServlet. `admin_query_offset` lists the groups that have a record; release 2.1 and later list a new one
+after some seconds. `admin_query_broker_all_consumer_info` lists the clients that hold partitions.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -15,14 +21,95 @@ from rich.console import Group as Stack
 from rich.live import Live
 from rich.text import Text
 
+from tubemq_spark.cli.admin import AdminApi, AdminError, Answer, checked_rows, rows_of
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.groups import GroupState, group_states, total_lag
-from tubemq_spark.cli.output import console, print_json, print_table, table
+from tubemq_spark.cli.moments import place_of
+from tubemq_spark.cli.output import console, print_json, print_line, print_table, table
 from tubemq_spark.cli.parameters import Group, Json, connected, ends_with_interrupt
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
 
+_NO_RECORD = -2
+_CONSUMERS = "admin_query_broker_all_consumer_info"
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
 _COLUMNS = ("partition", "position", "end", "lag", "client")
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group in one partition. `position` is None without a record; positions are bytes of the index.
+
+    `lag` counts the entries of the store behind the position. Partitions of one store share its entries, so it is the
+    most messages that the group can lack.
+    """
+
+    partition: Partition
+    position: int | None
+    end: int
+    holder: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.position is None else max(0, self.end - self.position) // UNIT
+
+    def as_json(self) -> dict[str, object]:
+        values = {"position": self.position, "end": self.end, "lag": self.lag, "holder": self.holder}
+        return {**place_of(self.partition), **values}
+
+
+def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[GroupState]:
+    """Return the group's state in each partition of the topics that it has read, or of one topic.
+
+    Raise `AdminError` if no broker knows the group, else as `AdminApi`.
+    """
+    states: dict[Partition, GroupState] = {}
+    for broker_id, status in sorted(admin.brokers().items()):
+        if str(status.get("isBrokerOnline")) == "false" and str(status.get("runStatus")) != "running":
+            continue
+        claims = admin.ask_broker(status, _CONSUMERS, groupName=group)
+        try:
+            positions = admin.ask_broker(status, "admin_query_offset", groupName=group)
+        except AdminError:  # release 1.2 fails for some groups; the claims tell something at least
+            positions = {}
+        with checked_rows():
+            holders, found = dict(_holders(broker_id, claims)), dict(_positions(broker_id, positions))
+        for partition, (holder, position, end) in holders.items():
+            known = found.get(partition, GroupState(partition, position, end))
+            found[partition] = GroupState(partition, known.position, known.end, holder)
+        states |= found
+    wanted = {one: state for one, state in states.items() if topic in (None, one.topic)}
+    known_topics = {one.topic for one, state in wanted.items() if state.position is not None or state.holder}
+    if not known_topics:
+        what = "" if topic is None else f" in topic {topic}"
+        raise AdminError(
+            f"no broker has a position of group {group}{what}. Check the name; a new group appears after some seconds, "
+            "and an unused one is dropped after weeks"
+        )
+    return [state for one, state in sorted(wanted.items()) if one.topic in known_topics]
+
+
+def _positions(broker_id: int, answer: Answer) -> Iterator[tuple[Partition, GroupState]]:
+    for info in (info for row in rows_of(answer) for info in row["subInfo"]):
+        for at in info["offsets"]:
+            partition = Partition(broker_id, str(info["topicName"]), int(at["partitionId"]))
+            position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
+            yield partition, GroupState(partition, position, int(at["offsetMax"]))
+
+
+def _holders(broker_id: int, answer: Answer) -> Iterator[tuple[Partition, tuple[str, int | None, int]]]:
+    for row in rows_of(answer):
+        partition = Partition(broker_id, str(row["topicName"]), int(row["partitionId"]))
+        position = None if (found := row.get("zkOffset")) is None else int(found)
+        yield partition, (str(row["consumerId"]), position, int(row.get("maxOffset", 0)))
+
+
+def total_lag(states: Iterable[GroupState]) -> int:
+    """Return how many entries the group has not read; those of a store that several partitions share count once."""
+    stores: defaultdict[object, int] = defaultdict(int)
+    for state in states:
+        stores[state.partition.store] = max(stores[state.partition.store], state.lag or 0)
+    return sum(stores.values())
 
 
 @connected(admin=True)
@@ -44,20 +131,17 @@ def lag(
             print_json(*(state.as_json() for state in states))
         else:
             print_table(_COLUMNS, _rows(states))
-            print(f"total lag {total_lag(states)}")
+            print_line(f"total lag {total_lag(states)}")
         return
     with ends_with_interrupt():
         _watch(connection, group, topic, interval, as_json)
 
 
 def _watch(connection: Connection, group: str, topic: str | None, interval: float, as_json: bool) -> None:
-    out = console()
     history: deque[int] = deque(maxlen=_HISTORY)
-    live = Live(console=Console(), auto_refresh=False) if out.is_terminal and not as_json else None
     states = group_states(connection.admin, group, topic)
-    if live is not None:
-        live.start()
-    try:
+    is_live = console().is_terminal and not as_json
+    with Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
         while True:
             history.append(total_lag(states))
             if live is not None:
@@ -67,12 +151,9 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
             else:
-                print(f"{_now()} group {group}: lag {history[-1]}", flush=True)
+                print_line(f"{_now()} group {group}: lag {history[-1]}")
             time.sleep(interval)
             states = group_states(connection.admin, group, topic)
-    finally:
-        if live is not None:
-            live.stop()
 
 
 def _rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:

@@ -6,12 +6,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.peer_text import escaped
 
 INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
 INSTALL = "pip install 'tubemq-spark[cli]'"
@@ -19,28 +23,64 @@ NEEDED = ("typer", "rich", "numpy", "pyarrow")  # `doctor` reports what the work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the command line, and return its exit status."""
+    """Run one command, by default that of the command line, and return its exit status.
+
+    All errors end here, each with one line.
+    """
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"))
     try:
-        if missing := [name for name in NEEDED if find_spec(name) is None]:
-            print(f"tubemq-spark: the package {missing[0]} is not installed. Run: {INSTALL}", file=sys.stderr)
-            return 1
-        from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
-
-        app(list(sys.argv[1:] if arguments is None else arguments), prog_name="tubemq-spark")
-        return 0
-    except SystemExit as end:  # typer has printed the mistake, the help or nothing
-        code = end.code if isinstance(end.code, int) else 0
-        return _interrupted() if code == INTERRUPTED else code
-    except TubeMQError as error:
-        print(f"tubemq-spark: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
-        return _interrupted()
-    except BrokenPipeError:  # the reader of a pipe has ended, for example `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-        return 0
+        _run(sys.argv[1:] if arguments is None else arguments)
+        status, problem = 0, ""
+    except BaseException as error:
+        status, problem = _outcome(error)
+    if problem:
+        with suppress(OSError):
+            print(f"tubemq-spark: {escaped(problem)}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except (AttributeError, OSError):  # it is closed, or the error above is that of this output
+        _drop_output()
+    return status
 
 
-def _interrupted() -> int:
-    print("tubemq-spark: interrupted", file=sys.stderr)
-    return INTERRUPTED
+def _run(arguments: Sequence[str]) -> None:
+    if sys.stdout is None:
+        raise TubeMQError("the standard output is closed")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack characters
+            stream.reconfigure(errors="backslashreplace")
+    for argument in arguments:
+        if any("\ud800" <= one <= "\udfff" for one in argument):  # how Python passes bytes that are not text
+            raise ConfigError(f"the argument {argument!r} is not UTF-8")
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise TubeMQError(f"the package {missing[0]} is not installed. Run: {INSTALL}")
+    from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
+
+    app(list(arguments), prog_name="tubemq-spark")
+
+
+def _outcome(error: BaseException) -> tuple[int, str]:
+    """Return the exit status and the line for an error that has ended a command."""
+    if isinstance(error, SystemExit):  # typer has printed the mistake, the help or nothing
+        if isinstance(error.__context__, BrokenPipeError):
+            return 0, ""
+        code = error.code if isinstance(error.code, int) else 0
+        return code, "interrupted" if code == INTERRUPTED else ""
+    if isinstance(error, TubeMQError):
+        return 2 if isinstance(error, ConfigError) else 1, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe has ended, for example `head`
+        return 0, ""
+    if isinstance(error, OSError):
+        return 1, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return 1, f"internal error, please report it: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+
+
+def _drop_output() -> None:
+    """Let Python's own flush at the end find nothing to complain about."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)

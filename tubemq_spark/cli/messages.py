@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 import string
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.peer_text import escaped
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import (
     COMPRESSION_KEY,
@@ -28,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class Message:
     """One message. `msg_time` is ISO-8601 in UTC; `offset` is None where TubeMQ does not tell it.
 
-    A corrupt message has a wrong check sum or unreadable attributes; its `value` are the bytes as they were received.
+    A corrupt message cannot be decoded, as `problem` says; its `value` are the bytes as they were received.
     """
 
     topic: str
@@ -40,7 +42,7 @@ class Message:
     msg_time: str | None
     attributes: Mapping[str, str] | None
     value: bytes
-    is_corrupt: bool = False
+    problem: str | None = None
 
     def as_json(self) -> dict[str, object]:
         """Return the fields; `value_base64` replaces a value that is not UTF-8 text."""
@@ -50,27 +52,26 @@ class Message:
         except UnicodeDecodeError:
             del found["value"]
             found["value_base64"] = base64.b64encode(self.value).decode()
-        if self.is_corrupt:
-            found["corrupt"] = True
-        return found
+        return found if self.problem is None else {**found, "corrupt": True, "problem": self.problem}
 
 
-FIELDS = tuple(field.name for field in fields(Message) if field.name != "is_corrupt")
+FIELDS = tuple(field.name for field in fields(Message) if field.name != "problem")
 
 
-def messages_of(partition: Partition, batch: FetchedBatch, zone: tzinfo = timezone.utc) -> Iterator[Message]:
-    """Yield the decoded messages of a fetched batch; the texts of `$msgTime$` are in `zone`."""
+def messages_of(partition: Partition, batch: FetchedBatch, zone: tzinfo, max_unpacked: int) -> Iterator[Message]:
+    """Yield the decoded messages of a fetched batch; the texts of `$msgTime$` are in `zone`. One that is longer than
+    `max_unpacked` bytes after decompression is corrupt."""
     found: list[Any] = list(batch.messages)  # its type declares only what tells messages apart
     positions = batch.positions if batch.positions is not None else [None] * len(found)
     for message, position in zip(found, positions, strict=True):
         place = (partition.topic, partition.broker_id, partition.partition_id, position, message.messageId)
         try:
-            yield _decoded(place, message, zone)
-        except (ProtocolError, ConfigError):
-            yield Message(*place, None, None, None, message.payLoadData, is_corrupt=True)
+            yield _decoded(place, message, zone, max_unpacked)
+        except (ProtocolError, ConfigError) as error:
+            yield Message(*place, None, None, None, message.payLoadData, str(error))
 
 
-def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: tzinfo) -> Message:
+def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: tzinfo, max_unpacked: int) -> Message:
     payload = message.payLoadData
     if check_sum(payload) != message.checkSum:
         raise ProtocolError("the check sum is wrong")
@@ -80,7 +81,7 @@ def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: t
     if (codec := own.pop(COMPRESSION_KEY, None)) is not None:
         from tubemq_spark.compression import decompress  # imports pyarrow, which takes long
 
-        body = decompress(codec, body)
+        body = decompress(codec, body, max_unpacked)
     moment = None if attributes.msg_time is None else _EPOCH + timedelta(microseconds=attributes.msg_time)
     time = None if moment is None else moment.isoformat().replace("+00:00", "Z")
     return Message(*place, attributes.msg_type, time, own or None, body)
@@ -89,35 +90,38 @@ def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: t
 class Format:
     """Turns messages into bytes by a text such as `{partition} {attributes.site} {value}`."""
 
-    def __init__(self, text: str) -> None:
-        """Raise `ConfigError` for a field that messages do not have."""
-        decoded = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-        self._parts: list[tuple[str, Callable[[Message], bytes] | None]] = []
+    def __init__(self, text: str, *, is_raw: bool) -> None:
+        """Fields are escaped unless `is_raw`. Raise `ConfigError` for a field that messages do not have."""
+        self._is_raw = is_raw
+        self._parts: list[tuple[bytes, str | None]] = []
         try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # an unknown escape, for example \\q
+                decoded = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
             for literal, name, specification, conversion in string.Formatter().parse(decoded):
                 if specification or conversion:
                     raise ValueError("a field takes no ':' and no '!'")
-                self._parts.append((literal, None if name is None else _field(name)))
-        except ValueError as error:
+                if name is not None and name not in FIELDS and not name.startswith("attributes."):
+                    raise ValueError(f"there is no field {name!r}")
+                self._parts.append((literal.encode(), name))
+        except (ValueError, Warning) as error:
             raise ConfigError(f"--format {text!r}: {error}; fields are {', '.join(FIELDS)}, attributes.NAME") from None
 
     def __call__(self, message: Message) -> bytes:
-        return b"".join(literal.encode() + (b"" if get is None else get(message)) for literal, get in self._parts)
+        return b"".join(
+            literal + (b"" if name is None else self._field(message, name)) for literal, name in self._parts
+        )
 
-
-def _field(name: str) -> Callable[[Message], bytes]:
-    if name == "value":
-        return lambda message: message.value
-    if name == "attributes":
-        return lambda message: ",".join(f"{key}={value}" for key, value in (message.attributes or {}).items()).encode()
-    if name.startswith("attributes."):
-        key = name.partition(".")[2]
-        return lambda message: (message.attributes or {}).get(key, "").encode()
-    if name not in FIELDS:
-        raise ValueError(f"there is no field {name!r}")
-
-    def get(message: Message) -> bytes:
-        value = getattr(message, name)
-        return b"" if value is None else str(value).encode()
-
-    return get
+    def _field(self, message: Message, name: str) -> bytes:
+        if name.startswith("attributes."):
+            value: Any = (message.attributes or {}).get(name.partition(".")[2], "")
+        elif name == "attributes":
+            value = ",".join(f"{key}={value}" for key, value in (message.attributes or {}).items())
+        else:
+            value = getattr(message, name)
+        if isinstance(value, bytes):
+            if self._is_raw:
+                return value
+            value = value.decode("utf-8", "backslashreplace")
+        text = "" if value is None else str(value)
+        return (text if self._is_raw else escaped(text)).encode("utf-8", "backslashreplace")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times and positions as users type them."""
+"""Times, positions, partitions and attributes as users type them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -70,6 +71,17 @@ def parse_partition(text: str, topic: str, name: str) -> Partition:
     if not (broker.isdecimal() and number.isdecimal()):
         raise ConfigError(f"{name} is {text!r}; expected brokerId:partitionId, for example 1:0")
     return Partition(int(broker), topic, int(number))
+
+
+def parse_attributes(texts: Iterable[str], name: str) -> dict[str, str]:
+    """Return `KEY=VALUE` texts as attributes; raise `ConfigError` that names the option."""
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{name} {text!r} is not KEY=VALUE")
+        found[key] = value
+    return found
 
 
 def place_of(partition: Partition) -> dict[str, object]:

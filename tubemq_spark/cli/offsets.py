@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tubemq-spark offsets`: change the positions of a group."""
+"""`tubemq-spark offsets`: change the positions of an idle group.
+
+A command claims the group's partitions, shows what would change, and moves the group while it holds them. Nobody else
+can read in the group, or move it, in between.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -11,12 +16,12 @@ import typer
 from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
-from tubemq_spark.cli.group_moves import Move, move_group
-from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place
-from tubemq_spark.cli.output import print_json, print_table
+from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place, place_of
+from tubemq_spark.cli.output import confirm, print_json, print_line, print_table
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, connected
 from tubemq_spark.cli.reading import GroupMember
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
 app = typer.Typer(no_args_is_help=True, help="Change the positions of a group. The command lag shows them.")
@@ -127,11 +132,65 @@ def _move(
                 [(str(one.partition), one.old, one.new, f"{one.entries:+d}") for one in moves],
             )
         if not yes:
-            typer.confirm(f"Move group {group}?", abort=True, err=as_json)
+            confirm(f"Move group {group}?", err=as_json)
         return True
 
     moved = move_group(member, find, approve)
     if as_json:
         print_json(*(move.as_json() for move in moved))
     else:
-        print(f"moved group {group} in {len(moved)} partitions" if moved else f"group {group} is there already")
+        print_line(f"moved group {group} in {len(moved)} partitions" if moved else f"group {group} is there already")
+
+
+class GroupBusyError(TubeMQError):
+    """Another client reads in the group."""
+
+    cause = "Another client reads in the group that `offsets` shall move."
+    remedy = "Stop the client that the text names. The claim of a client that died ends after about half a minute."
+
+
+@dataclass(frozen=True)
+class Move:
+    """A group's change of position in one partition, in bytes of the index."""
+
+    partition: Partition
+    old: int
+    new: int
+
+    @property
+    def entries(self) -> int:
+        """The number of index entries between the two, negative if the group moves back."""
+        return (self.new - self.old) // UNIT
+
+    def as_json(self) -> dict[str, object]:
+        return {**place_of(self.partition), "old": self.old, "new": self.new, "entries": self.entries}
+
+
+def move_group(
+    member: GroupMember,
+    find: Callable[[GroupMember], Mapping[Partition, int]],
+    approve: Callable[[list[Move]], bool],
+) -> list[Move]:
+    """Move the group to the positions that `find` returns, if `approve` agrees; return what was moved.
+
+    `find` and `approve` are called while the partitions are held. Raise `GroupBusyError` if another client holds one of
+    them; then nothing moves.
+    """
+    try:
+        with member:
+            before = member.positions
+            moves = [Move(one, before[one].group, new) for one, new in sorted(find(member).items())]
+            moves = [move for move in moves if move.old != move.new]
+            if not moves or not approve(moves):
+                return []
+            member.claims.take({move.partition: move.new for move in moves})
+            return moves
+    except PartitionOccupiedError as error:
+        raise GroupBusyError(
+            f"group {member.session.group} is in use: {error.holder or 'another client'} holds a partition of "
+            f"{', '.join(member.topics)}. Stop it first; the claim of a client that died ends after about half a minute"
+        ) from None
+    except ConfigError as error:  # the master refuses a member of another kind than those that it has
+        if "the group is in use" not in str(error):
+            raise
+        raise GroupBusyError(f"group {member.session.group} is in use: {error}") from None

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of the commands: tables and progress bars on a terminal; plain columns, or JSON lines, elsewhere."""
+"""Output of the commands: tables and progress bars on a terminal; plain columns, or JSON lines, elsewhere.
+
+Much of it comes from peers: names, clients, messages. Characters that would command a terminal, or reorder its text,
+are escaped here, in all forms of output.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from tubemq_spark.peer_text import escaped
 
 Advance = Callable[[int], None]
 """Adds to the number of what is done."""
@@ -22,11 +30,29 @@ def console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
+def print_line(text: str) -> None:
+    print(escaped(text), flush=True)
+
+
 def print_json(*values: object) -> None:
-    """Print one line of JSON for each value."""
+    """Print one line of JSON for each value, and send them on."""
     for value in values:
-        print(json.dumps(value, ensure_ascii=False, default=str))
+        print(json_text(value))
     sys.stdout.flush()
+
+
+def json_text(value: object) -> str:
+    """Return one line of JSON without characters that `escaped` escapes, and without those that the output lacks."""
+    is_unicode = codecs.lookup(sys.stdout.encoding or "ascii").name.startswith("utf")
+    text = json.dumps(value, ensure_ascii=not is_unicode, default=str)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+def confirm(question: str, *, err: bool = False) -> None:
+    """Ask a person, and end the command unless the answer is yes."""
+    typer.confirm(escaped(question), abort=True, err=err)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -58,12 +84,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def cell_text(value: object) -> str:
-    return "-" if value is None else ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return "-" if value is None else ("yes" if value else "no") if isinstance(value, bool) else escaped(str(value))
 
 
 def note(text: str) -> None:
     """Print a line for people, which no program reads, to the standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(f"tubemq-spark: {escaped(text)}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -76,8 +102,8 @@ def progress(text: str, total: int | None = None, *, prints_lines: bool = False)
     if not error.is_terminal or (prints_lines and sys.stdout.isatty()):
         yield lambda count: None
         return
-    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn()]
     columns += [MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=error, transient=True) as bar:
-        task = bar.add_task(text, total=total)
+        task = bar.add_task(escaped(text), total=total)
         yield lambda count: bar.advance(task, count)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,8 +47,8 @@ _CONNECTION = {
         list[str] | None,
         typer.Option(
             "--set", "-X", metavar="NAME=VALUE", rich_help_panel=_PANEL, show_default=False,
-            help="An option of the connection, as in Spark but without tubemq.: -X user=alice -X tls.enabled=true. "
-            "May be repeated.",
+            help="An option of the connection, as in Spark but without tubemq.: -X user=alice -X passwordFile=/run/pw. "
+            "May be repeated. All users of this machine can read a -X password=… in the list of processes.",
         ),
     ],
 }  # fmt: skip
@@ -64,7 +66,16 @@ _TOKEN = {
         str | None,
         typer.Option(
             "--token", envvar="TUBEMQ_ADMIN_TOKEN", rich_help_panel=_PANEL, show_default=False,
-            help="The token of the HTTP API for changes (confModAuthToken in master.ini).",
+            help="The token of the HTTP API for changes (confModAuthToken in master.ini). All users of this machine "
+            "can read it in the list of processes, so prefer the variable, --token-file or the profile. Without any, "
+            "a terminal asks for it. This API is plain HTTP, also with TLS.",
+        ),
+    ],
+    "token_file": Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", rich_help_panel=_PANEL, show_default=False,
+            help="A file with the token in its first line.",
         ),
     ],
 }  # fmt: skip
@@ -108,12 +119,18 @@ def _with_parameters(
 def _connection(given: dict[str, Any]) -> Connection:
     from tubemq_spark.cli.connection import connect
 
-    return connect(given["master"], given["config"], given["set_option"] or (), given.get("admin"), given.get("token"))
+    made = connect(
+        given["master"], given["config"], given["set_option"] or (), given.get("admin"), given.get("token"),
+        given.get("token_file"),
+    )  # fmt: skip
+    if "token" in given and made.admin.token is None and sys.stdin is not None and sys.stdin.isatty():
+        token = typer.prompt("Administration token (confModAuthToken in master.ini)", hide_input=True, err=True)
+        made = replace(made, admin=replace(made.admin, token=token))
+    return made
 
 
 def _options(given: dict[str, Any]) -> dict[str, str]:
-    from tubemq_spark.cli.connection import client_options
-    from tubemq_spark.cli.profile import load_profile
+    from tubemq_spark.cli.connection import client_options, load_profile
 
     return client_options(given["master"], load_profile(given["config"]), given["set_option"] or ())
 

@@ -1,25 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tubemq-spark produce`: send messages from the standard input or from files."""
+"""`tubemq-spark produce`: send lines, files, or JSON lines as `consume` prints them."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
 import sys
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.moments import parse_partition
-from tubemq_spark.cli.output import print_json, progress
+from tubemq_spark.cli.messages import FIELDS
+from tubemq_spark.cli.moments import parse_attributes, parse_partition
+from tubemq_spark.cli.output import print_json, print_line, progress
 from tubemq_spark.cli.parameters import Json, Topic, connected
-from tubemq_spark.cli.records import Record, json_records, line_records, minute_of, parse_attributes
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.protocol.message import encode_attributes, format_msg_time, parse_moment, parse_msg_time
+
+_PART = 1 << 16  # bytes of the input that are read at a time
+
+
+class InputError(TubeMQError):
+    """A line of the input is not a message that can be sent."""
+
+    cause = "A line of the input of `produce` is not a message, or is one that the topic does not take."
+    remedy = "Correct the line that the text names, and send it and the lines behind it. Those before it are stored."
+
+
+@dataclass(frozen=True)
+class Record:
+    """A message to send. `msg_time` is `yyyyMMddHHmm` in UTC."""
+
+    value: bytes
+    key: bytes | None = None
+    msg_type: str | None = None
+    msg_time: str | None = None
+    attributes: Mapping[str, str] | None = None
+
+
+_OWN = [field.name for field in fields(Record)]
+_TEXTS = (*(name for name in _OWN if name != "attributes"), "value_base64")
+_IGNORED = {*FIELDS, "corrupt", "problem"}.difference(_OWN)  # where `consume` found it
 
 
 @connected()
@@ -27,7 +57,11 @@ def produce(
     connection: Connection,
     topic: Topic,
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files to send; - is the standard input.", show_default="-")
+        list[Path] | None,
+        typer.Argument(
+            help="Files to send; - is the standard input.", show_default="-",
+            exists=True, dir_okay=False, readable=True, allow_dash=True,
+        ),
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Send each file as one message, not each line.")] = False,
     from_json: Annotated[
@@ -56,62 +90,145 @@ def produce(
         typer.Option("--partition", "-p", metavar="BROKER:PARTITION", help="Send all to this partition."),
     ] = None,
     as_json: Json = False,
-) -> None:
-    """Send messages to a topic: the lines of the standard input, or of files. Ends when all are stored."""
+) -> None:  # fmt: skip
+    """Send messages to a topic: the lines of the standard input, or of files. Ends when all are stored.
+
+    What a live input has written so far is stored whenever it pauses. A line that cannot be sent ends the command with
+    status 1; the lines before it are stored.
+    """
     if from_json and (whole or key_separator is not None):
         raise ConfigError("--from-json excludes --whole and --key-separator")
     try:
-        minute = None if msg_time is None else minute_of(msg_time)
+        minute = None if msg_time is None else _minute_of(msg_time)
     except ValueError:
         raise ConfigError(f"--time is {msg_time!r}; expected a time such as 2026-11-22T10:00") from None
     key_bytes = None if key is None else key.encode()
     template = Record(b"", key_bytes, msg_type, minute, parse_attributes(attribute or (), "--attribute") or None)
     target = None if partition is None else parse_partition(partition, topic, "--partition")
+    separator = None if key_separator is None else key_separator.encode()
+    if separator == b"":
+        raise ConfigError("--key-separator is empty")
+    stop: BaseException | None = None
     with Producer(connection.settings, rows_of="of the input") as producer, progress(f"sending to {topic}") as advance:
-        for number, record in enumerate(_records(files or [Path("-")], template, whole, from_json, key_separator), 1):
-            time = record.msg_time or format_msg_time(datetime.now(timezone.utc))
-            attributes = encode_attributes(record.attributes, record.msg_type, time)
-            producer.send(
-                topic,
-                record.value,
-                attributes,
-                record.msg_type,
-                time,
-                number,
-                key=record.key,
-                target=None if target is None else (target.broker_id, target.partition_id),
-            )
-            advance(1)
+        producer.check(topic, target)
+        rows = 0
+        try:
+            for path in files or [Path("-")]:
+                for number, line in _lines(path, whole=whole):
+                    if line is None:  # the input pauses
+                        producer.flush()
+                        continue
+                    try:
+                        record = _json_record(line, template) if from_json else _record(line, template, separator)
+                        if record is None:
+                            continue
+                        rows += 1
+                        time = record.msg_time or format_msg_time(datetime.now(timezone.utc))
+                        producer.send(
+                            topic,
+                            record.value,
+                            encode_attributes(record.attributes, record.msg_type, time),
+                            record.msg_type,
+                            time,
+                            rows,
+                            key=record.key,
+                            target=None if target is None else (target.broker_id, target.partition_id),
+                        )
+                    except (ValueError, RecursionError, ConfigError) as error:
+                        if producer.has_failed:
+                            raise
+                        where = "the standard input" if str(path) == "-" else str(path)
+                        text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                        raise InputError(f"{where}{'' if whole else f', line {number}'}: {text}") from None
+                    advance(1)
+        except (InputError, KeyboardInterrupt) as error:
+            stop = error
+        except OSError as error:
+            stop = InputError(f"{path} cannot be read: {error.strerror}")
         stored = producer.flush()
     counts = {f"{one.broker_id}:{one.partition_id}": count for one, count in sorted(stored.items())}
     if as_json:
         print_json({"topic": topic, "stored": sum(counts.values()), "partitions": counts})
     else:
-        where = ", ".join(f"{place} {count}" for place, count in counts.items())
-        print(f"stored {sum(counts.values())} messages in topic {topic}" + (f" ({where})" if where else ""))
+        places = ", ".join(f"{place} {count}" for place, count in counts.items())
+        print_line(f"stored {sum(counts.values())} messages in topic {topic}" + (f" ({places})" if places else ""))
+    if stop is not None:
+        raise stop
 
 
-def _records(
-    files: list[Path], template: Record, whole: bool, from_json: bool, key_separator: str | None
-) -> Iterator[Record]:
-    for path in files:
-        with _opened(path) as file:
-            if whole:
-                yield Record(file.read(), template.key, template.msg_type, template.msg_time, template.attributes)
-            elif from_json:
-                yield from json_records(file, template)
-            else:
-                yield from line_records(file, template, key_separator)
+def _lines(path: Path, *, whole: bool) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the number and the bytes of each line, without its end, or of the whole file. Yield None before waiting for
+    more input, for example of a pipe."""
+    with _opened(path) as descriptor:
+        number, parts = 1, list[bytes]()
+        while True:
+            if not whole and not select.select([descriptor], [], [], 0)[0]:
+                yield number, None
+            if not (part := os.read(descriptor, _PART)):
+                break
+            *lines, rest = [part] if whole else part.split(b"\n")
+            for line in lines:
+                yield number, b"".join([*parts, line]).rstrip(b"\r")
+                number, parts = number + 1, []
+            parts.append(rest)
+        if whole or any(parts):
+            yield number, b"".join(parts) if whole else b"".join(parts).rstrip(b"\r")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[int]:
+    """Yield the descriptor of a file, or of the standard input."""
     if str(path) == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    with file:
-        yield file
+        if sys.stdin is None:
+            raise InputError("the standard input is closed")
+        yield sys.stdin.fileno()
+    else:
+        with path.open("rb", buffering=0) as file:
+            yield file.fileno()
+
+
+def _record(line: bytes, template: Record, separator: bytes | None) -> Record:
+    """Return the record of a line; with a separator, its key is what precedes it. Raise `ValueError` without a key."""
+    if separator is None:
+        return replace(template, value=line)
+    key, found, value = line.partition(separator)
+    if not found:
+        raise ValueError("it has no key, because the text of --key-separator is missing")
+    return replace(template, value=value, key=key)
+
+
+def _json_record(line: bytes, template: Record) -> Record | None:
+    """Return the record of a JSON line, None for a blank one; what it leaves out comes from the template. Raise
+    `ValueError` or `RecursionError` for a wrong one."""
+    if not line.strip():
+        return None
+    found: Any = json.loads(line)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    if unknown := sorted(set(found) - {*_TEXTS, *_IGNORED, "attributes"}):
+        raise ValueError(f"unknown fields {', '.join(unknown)}; known are {', '.join((*_TEXTS, 'attributes'))}")
+    for name in _TEXTS:
+        if not isinstance(found.get(name), str | None):
+            raise ValueError(f"{name} is not text")
+    values = [found[name] for name in ("value", "value_base64") if name in found]
+    if len(values) != 1 or values[0] is None:
+        raise ValueError("it needs either value or value_base64, and a text in it")
+    attributes = {} if found.get("attributes") is None else found["attributes"]
+    if not (isinstance(attributes, dict) and all(isinstance(one, str) for one in attributes.values())):
+        raise ValueError("attributes are not an object of texts")
+    key, time = found.get("key"), found.get("msg_time")
+    return Record(
+        values[0].encode() if "value" in found else b64decode(values[0], validate=True),
+        template.key if key is None else key.encode(),
+        found.get("msg_type") or template.msg_type,
+        template.msg_time if time is None else _minute_of(time),
+        {**(template.attributes or {}), **attributes} or None,
+    )
+
+
+def _minute_of(text: str) -> str:
+    """Return a `yyyyMMddHHmm`, or the text of `parse_moment`, as the former in UTC. Raises as `parse_moment`."""
+    if parse_msg_time(text) is not None:
+        return text
+    moment = parse_moment(text)
+    return format_msg_time(moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc))

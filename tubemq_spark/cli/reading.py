@@ -34,6 +34,7 @@ from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.row_format import MAX_UNPACKED
 
 Positions = Mapping[Partition, int]
 """Bytes of the index by partition."""
@@ -67,11 +68,14 @@ class TopicReader:
         *topics: str,
         filters: Sequence[str] = (),
         zone: tzinfo = timezone.utc,
+        max_unpacked: int = MAX_UNPACKED,
     ) -> None:
         self.topics = topics
         self.zone = zone
+        self.filters = tuple(filters)
+        self.max_unpacked = max_unpacked
         self.session = ConsumerSession(
-            settings, group or temporary_group(), topics, dict.fromkeys(topics, tuple(filters)) if filters else {}
+            settings, group or temporary_group(), topics, dict.fromkeys(topics, self.filters) if filters else {}
         )
         self.reading_group = self.session.group if group is None else batch_group(group)
         self.partitions: list[Partition] = []
@@ -173,22 +177,18 @@ class GroupMember(TopicReader):
         return {partition: self.claims.position(partition) for partition in self.partitions}
 
 
-def read_range(
-    reader: TopicReader, starts: Positions, ends: Positions, filters: Sequence[str] = ()
-) -> Generator[Message, None, None]:
-    """Yield the messages from `starts` to `ends`, one partition after the other, of the types in `filters`, or of all.
+def read_range(reader: TopicReader, starts: Positions, ends: Positions) -> Generator[Message, None, None]:
+    """Yield the messages from `starts` to `ends`, one partition after the other, of the reader's types.
 
     What retention removes meanwhile is left out with a warning. Raises as `PartitionReader.batches`.
     """
     for partition, end in ends.items():
         if starts[partition] < end:
-            yield from _read_partition(reader, partition, starts[partition], end, tuple(filters))
+            yield from _read_partition(reader, partition, starts[partition], end)
 
 
-def _read_partition(
-    reader: TopicReader, partition: Partition, start: int, end: int, filters: tuple[str, ...]
-) -> Iterator[Message]:
-    session = reader.session
+def _read_partition(reader: TopicReader, partition: Partition, start: int, end: int) -> Iterator[Message]:
+    session, filters = reader.session, reader.filters
     owns_store = session.cluster.owns_store(partition) and not filters
     reading = PartitionReader(
         session.settings,
@@ -201,6 +201,6 @@ def _read_partition(
     )
     with closing(reading.batches()) as batches:
         for batch in batches:
-            for message in messages_of(partition, batch, reader.zone):
+            for message in messages_of(partition, batch, reader.zone, reader.max_unpacked):
                 if not filters or message.msg_type in filters:
                     yield message

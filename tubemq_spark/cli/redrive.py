@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.group_moves import move_group
 from tubemq_spark.cli.moments import EXPECTED, parse_place
-from tubemq_spark.cli.output import note, print_json, print_table
+from tubemq_spark.cli.offsets import move_group
+from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_table
 from tubemq_spark.cli.parameters import Json, Topic, Yes, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.cli.requirements import require_spark
@@ -44,7 +44,13 @@ def redrive(
                      help=f"Where to begin: {EXPECTED}."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TOPIC", help="Write to this topic.", show_default="each row's own")
+        str | None,
+        typer.Option("--to", metavar="TOPIC", help="Write all to this topic.", show_default="each letter's own topic"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only-topic", metavar="TOPIC", show_default="with --to any topic",
+                     help="Only dead letters for this topic; may be repeated."),
     ] = None,
     where: Annotated[
         str | None,
@@ -63,67 +69,66 @@ def redrive(
 ) -> None:  # fmt: skip
     """Write the rows of dead letters again. Needs pyspark and Java; runs a local Spark.
 
-    Nothing is removed from the dead letter topic: with --group, the next call begins where this one ended. Without
-    --again, a row that still cannot be sent fails the command, and other rows may be written then.
+    Whoever can write to the dead letter topic chooses the topic that a letter names, and this command writes with your
+    rights: so --only-topic or --to must name the allowed topics. --dry-run shows what the letters name.
+
+    Nothing is removed from the dead letter topic: with --group, the next call begins where this one ended. It writes
+    nothing if it would have to leave out letters that the group would then skip. Without --again, a row that still
+    cannot be sent fails the command, and other rows may be written then.
     """
-    require_spark()
     place = None if start is None else parse_place(start, "--from")
     if message_format not in ("raw", "inlongmsg"):
         raise ConfigError(f"--message-format is {message_format!r}; expected raw or inlongmsg")
+    if not (to or only or dry_run):
+        raise ConfigError("name the topics that may be written: --only-topic or --to. --dry-run shows them")
+    require_spark()
     reader = group or temporary_group()
     with GroupMember(connection.settings, reader, topic) as member:
         # A new group stands at the earliest message.
         starts = {one: at.group for one, at in member.positions.items()} if place is None else member.resolve(place)
         found = {one: (starts[one], end) for one, (_, end) in member.positions.items()}
-    from tubemq_spark.cli.stream import local_session
+    from tubemq_spark import restore
+    from tubemq_spark.cli.stream import local_session, spark_errors
 
     with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
         note("starting Spark ...")
-        with local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark:
-            count = _redrive(
-                spark, connection, topic, reader, found, to, where, again, message_format,
-                is_asked=not (yes or dry_run), dry_run=dry_run,
-            )  # fmt: skip
-    if dry_run:
-        return
+        with local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark, spark_errors():
+            dead = _dead_letters(spark, connection, topic, reader, found).persist()
+            rows = restore(dead.where(where) if where else dead, message_format).persist()
+            targets = [
+                (one["topic"], one["count"], (to or one["topic"]) if not only or one["topic"] in only else None)
+                for one in rows.groupBy("topic").count().orderBy("topic").collect()
+            ]
+            count = sum(rows for _, rows, target in targets if target is not None)
+            if not as_json:
+                print_table(("topic of the letters", "rows", "written to"), targets)
+            left_out = sum(rows for _, rows, _ in targets) - count
+            if where:
+                left_out += dead.count() - dead.where(where).count()
+            if dry_run:
+                return
+            if group is not None and left_out:
+                raise TubeMQError(
+                    f"nothing is written: {left_out} dead letters would be left out, and group {group} would skip "
+                    "them. Leave out --group, or allow all with --only-topic or --to and without --where"
+                )
+            if count:
+                if not yes:
+                    confirm(f"Write {count} rows?", err=as_json)
+                options = {**connection.options, "messageFormat": message_format}
+                options |= {"topic": to} if to else {}
+                options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
+                # Spark looks a sink up in the thread's active session; `local_session` created it in another thread.
+                spark.createDataFrame([], "value INT")
+                allowed = rows.where(rows.topic.isin(only)) if only else rows
+                allowed.write.format("tubemq").options(**options).mode("append").save()
     if group is not None:
         ends = {one: end for one, (_, end) in found.items()}
         move_group(GroupMember(connection.settings, group, topic), lambda _: ends, lambda _: True)
     if as_json:
         print_json({"topic": topic, "rows": count})
     else:
-        print(f"wrote {count} rows of dead letters of topic {topic}")
-
-
-def _redrive(
-    spark: SparkSession, connection: Connection, topic: str, group: str, found: Range, to: str | None,
-    where: str | None, again: bool, message_format: str, *, is_asked: bool, dry_run: bool,
-) -> int:  # fmt: skip
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    import tubemq_spark
-    from tubemq_spark.cli.stream import first_line
-
-    try:
-        dead = _dead_letters(spark, connection, topic, group, found)
-        rows = tubemq_spark.restore(dead.where(where) if where else dead, message_format).persist()
-        targets = rows.groupBy("topic").count().orderBy("topic").collect()
-        count = int(sum(row["count"] for row in targets))
-        print_table(("topic", "rows"), [(to or row["topic"], row["count"]) for row in targets])
-        if dry_run or not count:
-            return 0
-        if is_asked:
-            typer.confirm(f"Write {count} rows?", abort=True)
-        options = {**connection.options, "messageFormat": message_format}
-        options |= {"topic": to} if to else {}
-        options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
-        # Spark looks a sink up in the thread's active session, and `local_session` created it in another thread.
-        spark.createDataFrame([], "value INT")
-        rows.write.format("tubemq").options(**options).mode("append").save()
-        return count
-    except (PySparkException, Py4JError) as error:
-        raise TubeMQError(f"Spark failed: {first_line(error)}") from None
+        print_line(f"wrote {count} rows of dead letters of topic {topic}")
 
 
 def _dead_letters(spark: SparkSession, connection: Connection, topic: str, group: str, found: Range) -> DataFrame:

@@ -68,15 +68,22 @@ def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> I
         .config("spark.ui.showConsoleProgress", "false")
     )
     with _standard_error_to(log):  # Spark's processes inherit it
-        try:
-            with ThreadPoolExecutor(1) as pool:  # in the main thread PySpark would install its own Ctrl-C handler
-                session = pool.submit(builder.getOrCreate).result()
-        except (PySparkException, Py4JError) as cause:
-            raise TubeMQError(f"Spark did not start: {first_line(cause)}") from cause
+        with spark_errors("Spark did not start"), ThreadPoolExecutor(1) as pool:
+            # Not in the main thread, where PySpark would install its own Ctrl-C handler.
+            session = pool.submit(builder.getOrCreate).result()
         try:
             yield session
         finally:
             session.stop()
+
+
+@contextmanager
+def spark_errors(what: str = "Spark failed") -> Iterator[None]:
+    """Turn errors of Spark into `TubeMQError`."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as cause:
+        raise TubeMQError(f"{what}: {_first_line(cause)}") from None
 
 
 @contextmanager
@@ -135,9 +142,9 @@ class Stream:
 
     def committed(self) -> list[Batch]:
         """Return the batches committed since the last call, in order; `TubeMQError` when the query failed."""
-        cause = self._query.exception()
-        if cause is not None:
-            raise TubeMQError(f"the query failed: {first_line(cause)}")
+        with spark_errors("the query failed"):
+            if (cause := self._query.exception()) is not None:
+                raise cause
         done = []
         for progress in self._query.recentProgress:
             with self._lock:
@@ -148,10 +155,8 @@ class Stream:
 
     def drain(self) -> None:
         """Wait until all rows of the topic came out; `TubeMQError` when the query fails."""
-        try:
+        with spark_errors("the query failed"):
             self._query.processAllAvailable()
-        except PySparkException as cause:
-            raise TubeMQError(f"the query failed: {first_line(cause)}") from cause
 
     def __enter__(self) -> Stream:
         return self
@@ -161,7 +166,7 @@ class Stream:
         self._query.stop()
 
 
-def first_line(cause: Exception) -> str:
+def _first_line(cause: Exception) -> str:
     """Return the line that names the cause; py4j's own first line names a call only."""
     lines = str(cause).strip().splitlines() or [type(cause).__name__]
     return lines[1] if isinstance(cause, Py4JJavaError) and len(lines) > 1 else lines[0]

@@ -122,6 +122,12 @@ class Producer:
         known = self._targets.limits.get(topic)
         return self._learn_topic(topic, None) if known is None else known
 
+    def check(self, topic: str, target: Partition | None = None) -> None:
+        """Raise as `send` if the topic or the partition is unknown."""
+        self.limit(topic)
+        if target is not None:
+            self._verify_target(None, target)
+
     def send(
         self,
         topic: str,
