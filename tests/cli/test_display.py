@@ -8,11 +8,10 @@ import io
 import pytest
 from rich.console import Console
 
-from tubemq_spark.cli.display import Display
-from tubemq_spark.cli.stream import Batch, Reading
+from tubemq_spark.cli.demo import Batch, Display
 
 ROWS = [
-    Reading(
+    (
         f"1:{n % 3}",
         str(28 * n),
         "temperature",
@@ -26,7 +25,9 @@ ROWS = [
 
 def shown(width: int, *, terminal: bool, batches: list[Batch]) -> str:
     file = io.StringIO()
-    console = Console(file=file, width=width, height=50, force_terminal=terminal, color_system=None, highlight=False)
+    console = Console(
+        file=file, width=width, height=50, force_terminal=terminal, color_system=None, highlight=False, soft_wrap=True
+    )
     with Display(console) as display:
         display.status("starting")
         for batch in batches:
@@ -59,7 +60,6 @@ def test_a_terminal_shows_rows_batches_and_status_within_its_width(width: int) -
     assert "the end" in text
     assert max(len(line) for line in text.splitlines() if "│" in line) == width
     if width >= 80:
-        assert "temperature" in text
         assert "micro-batches" in text
         assert "█" in text
 

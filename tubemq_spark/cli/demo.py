@@ -5,29 +5,32 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
 
 from tubemq_spark.cli.broker import in_new_terminal, pyspark_code
+from tubemq_spark.cli.output import table
 from tubemq_spark.cli.requirements import require_spark
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 
 if TYPE_CHECKING:
-    from tubemq_spark.cli.display import Display
-    from tubemq_spark.cli.stream import Stream
+    from pyspark.sql import DataFrame
+
     from tubemq_spark.testing import EmbeddedTubeMQ
 
 TOPIC, GROUP = "sensors", "demo_group"
@@ -46,6 +49,11 @@ Start PySpark in another one:
 {pyspark}
 Then paste this to read and write the topic, and to stop the query:
 {code}"""
+_COLUMNS = ("partition", "offset", "msg_type", "msg_time", "attributes", "value")
+_PLAIN = "  {:<9}  {:>6}  {:<11}  {:<16}  {:<12}  {}"
+_PLAIN_ROWS = 3  # printed of each batch, usually one of each partition
+_LIVE_ROWS, _LIVE_BATCHES = 10, 6
+_BAR = 24  # characters
 
 
 class DemoError(TubeMQError):
@@ -65,18 +73,24 @@ def demo(
     if not 0 <= seconds <= _MAX_SECONDS:
         raise ConfigError(f"--seconds is {seconds:g}; expected a number from 0 to {_MAX_SECONDS}")
     require_spark()
-    from tubemq_spark.cli.display import Display
     from tubemq_spark.testing import EmbeddedTubeMQ
 
-    display = Display(Console(highlight=False))
+    display = Display(Console(highlight=False, markup=False, soft_wrap=True))
+    stop = threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="tubemq-demo-", ignore_cleanup_errors=True) as folder,
         EmbeddedTubeMQ() as tubemq,
     ):
         log = Path(folder) / "spark.log"
         try:
-            with display:
-                rows = _stream(tubemq, display, Path(folder), log, seconds)
+            # Ctrl-C arrives in the main thread. Within a call of Spark it would break the connection to the JVM.
+            with display, ThreadPoolExecutor(1) as pool:
+                streaming = pool.submit(_stream, tubemq, display, Path(folder), log, seconds, stop)
+                try:
+                    rows = streaming.result()
+                except KeyboardInterrupt:
+                    stop.set()
+                    raise
         except TubeMQError:
             print(_tail(log), file=sys.stderr)
             raise
@@ -90,61 +104,63 @@ def demo(
     )
 
 
-def _stream(tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, seconds: float) -> int:
-    """Run the demo and return the number of rows that were sent and came out."""
-    from tubemq_spark.cli.stream import VERSION, Stream, local_session
+def _stream(
+    tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, seconds: float, stop: threading.Event
+) -> int:
+    """Run the demo until `seconds` after the first rows, or until `stop`. Return the number of rows."""
+    from tubemq_spark.cli.stream import VERSION, local_session, spark_errors, start_query
 
     tubemq.create_topic(TOPIC, partitions=1, stores=3)  # a partition with its own store knows the offset of each row
     display.print(f"An embedded TubeMQ listens at {tubemq.master}; sensors write to the 3 partitions of topic {TOPIC}.")
-    with _postponed_interrupt() as check_interrupt, Sensors(tubemq, TOPIC) as sensors:
-        display.status(f"starting Spark {VERSION} ...")
-        with local_session(folder, log) as session:
-            check_interrupt()
-            display.status(_STARTING_WORKERS)  # the next line is printed above it
-            display.print(
-                f"Spark {VERSION} reads them in micro-batches. The first one takes longest: it starts Python workers."
-            )
-            with Stream(session, tubemq.master, GROUP, TOPIC, folder, lambda rows: sensors.sent - rows) as stream:
-                _watch(stream, sensors, display, seconds, check_interrupt)
-                sensors.stop()
-                stream.drain()
-                for batch in stream.committed():
-                    display.show(batch)
-                display.status(_progress(stream, sensors))
-    _check(tubemq, sensors.sent, stream)
+    display.status(f"starting Spark {VERSION} ...")
+    rows: list[Sequence[str]] = []
+    with Sensors(tubemq, TOPIC) as sensors, local_session(folder, log) as session, spark_errors("the query failed"):
+
+        def collect(frame: DataFrame, number: int) -> None:
+            began = time.monotonic()
+            new = [tuple("" if cell is None else str(cell) for cell in row) for row in frame.collect()]
+            rows.extend(new)
+            display.show(Batch(number, new, sensors.sent - len(rows), time.monotonic() - began))
+
+        display.status(_STARTING_WORKERS)  # the next line is printed above it
+        display.print(
+            f"Spark {VERSION} reads them in micro-batches. The first one takes longest: it starts Python workers."
+        )
+        query = start_query(session, tubemq.master, GROUP, TOPIC, folder, collect)
+        try:
+            ends, has_rows = time.monotonic() + _FIRST_ROWS_TIMEOUT, False
+            while time.monotonic() < ends and not stop.wait(_POLL_INTERVAL):
+                if (cause := query.exception()) is not None:
+                    raise cause
+                if rows and not has_rows:
+                    ends, has_rows = time.monotonic() + seconds, True
+                display.status(_progress(sensors.sent, len(rows)))
+            if not rows and not stop.is_set():
+                raise DemoError(
+                    f"no rows came out of Spark within {_FIRST_ROWS_TIMEOUT:g} s, but {sensors.sent} were sent"
+                )
+            sensors.stop()
+            if not stop.is_set():
+                query.processAllAvailable()
+                display.status(_progress(sensors.sent, len(rows)))
+        finally:
+            query.stop()  # when this returns, the query has committed its offsets to the group
+    if not stop.is_set():
+        _check(tubemq, sensors.sent, rows)
     return sensors.sent
 
 
-def _watch(
-    stream: Stream, sensors: Sensors, display: Display, seconds: float, check_interrupt: Callable[[], None]
-) -> None:
-    """Show the batches until `seconds` after the first rows."""
-    ends = None
-    deadline = time.monotonic() + _FIRST_ROWS_TIMEOUT
-    while ends is None or time.monotonic() < ends:
-        for batch in stream.committed():
-            display.show(batch)
-            if batch.rows and ends is None:
-                ends = time.monotonic() + seconds
-        if ends is None and time.monotonic() > deadline:
-            raise DemoError(f"no rows came out of Spark within {_FIRST_ROWS_TIMEOUT:g} s, but {sensors.sent} were sent")
-        display.status(_progress(stream, sensors))
-        time.sleep(_POLL_INTERVAL)
-        check_interrupt()
+def _progress(sent: int, rows: int) -> str:
+    return f"{sent} rows sent, {rows} came out of Spark, lag {sent - rows}" if rows else _STARTING_WORKERS
 
 
-def _progress(stream: Stream, sensors: Sensors) -> str:
-    if not stream.rows:
-        return _STARTING_WORKERS
-    return f"{sensors.sent} rows sent, {stream.rows} came out of Spark, lag {sensors.sent - stream.rows}"
-
-
-def _check(tubemq: EmbeddedTubeMQ, sent: int, stream: Stream) -> None:
+def _check(tubemq: EmbeddedTubeMQ, sent: int, rows: Sequence[Sequence[str]]) -> None:
     """Raise `DemoError` unless all rows came out once and the group's offsets are at the ends."""
-    if not sent or not sent == stream.rows == len(stream.offsets):
+    different = {(partition, offset) for partition, offset, *_ in rows}
+    if not sent or not sent == len(rows) == len(different):
         raise DemoError(
-            f"{sent} rows were sent to topic {TOPIC}, and {stream.rows} came out of Spark, "
-            f"{len(stream.offsets)} of them different"
+            f"{sent} rows were sent to topic {TOPIC}, and {len(rows)} came out of Spark, "
+            f"{len(different)} of them different"
         )
     ends: dict[tuple[int, int], int] = {}
     for message in tubemq.messages(TOPIC):
@@ -156,29 +172,78 @@ def _check(tubemq: EmbeddedTubeMQ, sent: int, stream: Stream) -> None:
         )
 
 
-@contextmanager
-def _postponed_interrupt() -> Iterator[Callable[[], None]]:
-    """Postpone the first Ctrl-C in the `with` block until the yielded function is called or the block ends.
+class Batch(NamedTuple):
+    """A micro-batch: its rows as texts, and the number of messages behind it in the topic when they came out."""
 
-    A `KeyboardInterrupt` within a call would break the connection to the JVM. A second Ctrl-C raises it at once.
-    """
-    is_interrupted = False
+    number: int
+    rows: Sequence[Sequence[str]]
+    lag: int
+    seconds: float = 0.0
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def check() -> None:
-        if is_interrupted:
-            raise KeyboardInterrupt
+class Display:
+    """Shows batches as they arrive: the newest in tables on a terminal, all as lines elsewhere. Thread-safe."""
 
-    old_handler = signal.signal(signal.SIGINT, handle)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, old_handler)
-        check()
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = ""
+        self._rows: deque[Sequence[str]] = deque(maxlen=_LIVE_ROWS)
+        self._batches: deque[Batch] = deque(maxlen=_LIVE_BATCHES)
+        self._lock = threading.Lock()
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def status(self, text: str) -> None:
+        """Show the current activity in one line, on a terminal only; the next status replaces it."""
+        with self._lock:
+            if self._live is not None and text != self._status:
+                self._status = text
+                self._redraw(self._live)
+
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text)
+
+    def show(self, batch: Batch) -> None:
+        with self._lock:
+            if self._live is None:
+                lines = [] if self._batches else [_PLAIN.format(*_COLUMNS)]
+                lines += [_PLAIN.format(*row) for row in _sample(batch.rows, _PLAIN_ROWS)]
+                lines.append(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
+                self.print("\n".join(lines))
+            self._batches.append(batch)
+            self._rows.extend(_sample(batch.rows, _LIVE_ROWS))
+            if self._live is not None:
+                self._redraw(self._live)
+
+    def _redraw(self, live: Live) -> None:
+        parts: list[Panel | Text] = [Text(self._status, style="dim")]
+        if self._batches:
+            most = max(batch.lag for batch in self._batches) or 1
+            batches = [
+                (one.number, len(one.rows), f"{one.seconds:.2f}", one.lag, "█" * round(_BAR * one.lag / most))
+                for one in self._batches
+            ]
+            rows = table(_COLUMNS, list(self._rows), wraps=False)
+            progress = table(("batch", "rows", "seconds", "lag", ""), batches, wraps=False)
+            parts[:0] = [
+                Panel(rows, title="rows", title_align="left"),
+                Panel(progress, title="micro-batches", title_align="left"),
+            ]
+        live.update(Group(*parts), refresh=True)
+
+
+def _sample(rows: Sequence[Sequence[str]], count: int) -> Sequence[Sequence[str]]:
+    """Return `count` rows at equal distances, or all if there are fewer."""
+    return [rows[number * len(rows) // count] for number in range(count)] if len(rows) > count else rows
 
 
 class Sensors:

@@ -55,31 +55,27 @@ def confirm(question: str, *, err: bool = False) -> None:
     typer.confirm(escaped(question), abort=True, err=err)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Return a table without a frame; columns of numbers are right-aligned."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wraps: bool = True) -> Table:
+    """Return a table without a frame; columns of numbers are right-aligned. Without `wraps`, long cells are cut."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         cells = [row[number] for row in rows]
         is_number = any(type(cell) is int for cell in cells) and all(
             type(cell) is int or cell is None for cell in cells
         )
-        made.add_column(name, header_style="dim", justify="right" if is_number else "left", overflow="fold")
+        made.add_column(
+            name, header_style="dim", justify="right" if is_number else "left",
+            overflow="fold" if wraps else "ellipsis", no_wrap=not wraps,
+        )  # fmt: skip
     for row in rows:
         made.add_row(*(Text(cell_text(cell)) for cell in row))
     return made
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: fitted to a terminal, or whole lines with padded columns elsewhere."""
+    """Print a table: fitted to a terminal, or whole lines elsewhere."""
     out = console()
-    if out.is_terminal:
-        out.print(table(columns, rows))
-        return
-    texts = [list(columns), *([cell_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[number]) for row in texts) for number in range(len(columns))]
-    for row in texts:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(padded).rstrip())
+    out.print(table(columns, rows), width=None if out.is_terminal else 1_000_000, end="")
     sys.stdout.flush()
 
 

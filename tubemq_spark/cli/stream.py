@@ -1,53 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark part of the demo: a local session, and a streaming query that collects its rows."""
+"""A local Spark for the commands `demo` and `redrive`, and the query of the demo."""
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tubemq_spark.errors import TubeMQError
 
-TRIGGER = "1 second"
+VERSION = pyspark.__version__
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 _COLUMNS = (
-    "broker_id", "partition", "offset", "msg_type", "msg_time", "attributes", "CAST(value AS STRING) AS value"
-)  # fmt: skip
-
-VERSION = pyspark.__version__
-
-
-class Reading(NamedTuple):
-    """One row of the source, as texts."""
-
-    partition: str  # brokerId:partitionId
-    offset: str  # empty where it is not known
-    msg_type: str
-    msg_time: str
-    attributes: str
-    value: str
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A committed micro-batch. `lag` is the number of messages behind it in the topic when its rows came out."""
-
-    number: int
-    rows: list[Reading]
-    lag: int
-    seconds: float = 0.0
+    "CONCAT(broker_id, ':', partition)",
+    "offset",
+    "msg_type",
+    "DATE_FORMAT(msg_time, 'yyyy-MM-dd HH:mm')",
+    "ARRAY_JOIN(TRANSFORM(MAP_ENTRIES(attributes), pair -> CONCAT(pair.key, '=', pair.value)), ', ')",
+    "CAST(value AS STRING)",
+)
 
 
 @contextmanager
@@ -98,72 +78,28 @@ def _standard_error_to(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-class Stream:
-    """A query that starts at once. `lag_after` returns the lag for the number of rows that came out."""
-
-    def __init__(
-        self, session: SparkSession, master: str, group: str, topic: str, folder: Path, lag_after: Callable[[int], int]
-    ) -> None:
-        self.rows = 0  # rows that came out of Spark
-        self.offsets: set[tuple[str, str]] = set()  # partition and offset of each
-        self._lag_after = lag_after
-        self._uncommitted: dict[int, Batch] = {}
-        self._lock = threading.Lock()  # Spark calls `_collect` in another thread
-        self._query = (
-            session.readStream.format("tubemq")
-            .option("tubemq.master", master)
-            .option("tubemq.group", group)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .load()
-            .selectExpr(*_COLUMNS)
-            .writeStream.foreachBatch(self._collect)
-            .option("checkpointLocation", str(folder / "checkpoint"))
-            .trigger(processingTime=TRIGGER)
-            .start()
-        )
-
-    def _collect(self, frame: DataFrame, number: int) -> None:
-        rows = [
-            Reading(
-                partition=f"{row.broker_id}:{row.partition}",
-                offset="" if row.offset is None else str(row.offset),
-                msg_type=row.msg_type,
-                msg_time=f"{row.msg_time:%Y-%m-%d %H:%M}",
-                attributes=", ".join(f"{key}={value}" for key, value in (row.attributes or {}).items()),
-                value=row.value,
-            )
-            for row in frame.collect()
-        ]
-        with self._lock:
-            self.rows += len(rows)
-            self.offsets.update((row.partition, row.offset) for row in rows)
-            self._uncommitted[number] = Batch(number, rows, self._lag_after(self.rows))
-
-    def committed(self) -> list[Batch]:
-        """Return the batches committed since the last call, in order; `TubeMQError` when the query failed."""
-        with spark_errors("the query failed"):
-            if (cause := self._query.exception()) is not None:
-                raise cause
-        done = []
-        for progress in self._query.recentProgress:
-            with self._lock:
-                batch = self._uncommitted.pop(progress["batchId"], None)
-            if batch is not None:
-                done.append(replace(batch, seconds=progress["durationMs"].get("triggerExecution", 0) / 1000))
-        return done
-
-    def drain(self) -> None:
-        """Wait until all rows of the topic came out; `TubeMQError` when the query fails."""
-        with spark_errors("the query failed"):
-            self._query.processAllAvailable()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the query; it has committed its offsets to the group when this returns."""
-        self._query.stop()
+def start_query(
+    session: SparkSession,
+    master: str,
+    group: str,
+    topic: str,
+    folder: Path,
+    collect: Callable[[DataFrame, int], None],
+) -> StreamingQuery:
+    """Start a query that passes each micro-batch to `collect`, in another thread."""
+    return (
+        session.readStream.format("tubemq")
+        .option("tubemq.master", master)
+        .option("tubemq.group", group)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr(*_COLUMNS)
+        .writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="1 second")
+        .start()
+    )
 
 
 def _first_line(cause: Exception) -> str:
