@@ -61,6 +61,7 @@ RANDOM_AND_NAMES = {"platform", "random", "secrets", "uuid"}
 # The modules, or packages with all modules below them, that may import these or Spark
 SOCKET_USERS = (
     "tubemq_spark.checks.worker_probe",
+    "tubemq_spark.cli.produce",  # select: whether its input pauses
     "tubemq_spark.client.net.open_socket",
     "tubemq_spark.client.system",
     "tubemq_spark.client.tls",

@@ -31,7 +31,11 @@ def tubemq_spark(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Apache TubeMQ and Spark from the command line."""
+    """Apache TubeMQ and Spark from the command line.
+
+    The exit status is 0 for success, 1 if the work failed, 2 for wrong usage, and 130 after Ctrl-C; a command that runs
+    until Ctrl-C ends with 0. An error is one line.
+    """
 
 
 for _command in (demo.demo, broker.broker, consume.consume, produce.produce, consume.find, lag.lag, redrive.redrive):

@@ -87,8 +87,8 @@ def redrive(
         # A new group stands at the earliest message.
         starts = {one: at.group for one, at in member.positions.items()} if place is None else member.resolve(place)
         found = {one: (starts[one], end) for one, (_, end) in member.positions.items()}
-    from tubemq_spark import restore
     from tubemq_spark.cli.stream import local_session, spark_errors
+    from tubemq_spark.sink.restore import restore
 
     with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
         note("starting Spark ...")
