@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from datetime import timezone, tzinfo
+from datetime import tzinfo
 from typing import Annotated
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
@@ -30,6 +29,7 @@ from tubemq_spark.cli.parameters import Topic, connected, ends_with_interrupt
 from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.protocol.message import parse_zone as zone_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
@@ -240,11 +240,7 @@ def _writer(text: str | None, raw: bool) -> Callable[[Message], None]:
 
 def parse_zone(name: str) -> tzinfo:
     """Return the time zone; raise `ConfigError` if this machine does not know it."""
-    if name.upper() == "UTC":
-        return timezone.utc
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, OSError, ValueError):
-        raise ConfigError(
-            f"--time-zone {name!r} is unknown on this machine; expected a name as Asia/Shanghai"
-        ) from None
+        return zone_of(name)
+    except ValueError as cause:
+        raise ConfigError(f"--time-zone is {name!r}: {cause}; expected a name as Asia/Shanghai") from None

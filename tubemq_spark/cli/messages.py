@@ -8,7 +8,7 @@ import string
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import timedelta, tzinfo
 from typing import Any
 
 from tubemq_spark.errors import ConfigError, ProtocolError
@@ -16,14 +16,13 @@ from tubemq_spark.peer_text import escaped
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import (
     COMPRESSION_KEY,
+    EPOCH,
     NO_ATTRIBUTES,
     check_sum,
     decode_attributes,
     split_payload,
 )
 from tubemq_spark.protocol.metadata import Partition
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: t
         from tubemq_spark.compression import decompress  # imports pyarrow, which takes long
 
         body = decompress(codec, body, max_unpacked)
-    moment = None if attributes.msg_time is None else _EPOCH + timedelta(microseconds=attributes.msg_time)
+    moment = None if attributes.msg_time is None else EPOCH + timedelta(microseconds=attributes.msg_time)
     time = None if moment is None else moment.isoformat().replace("+00:00", "Z")
     return Message(*place, attributes.msg_type, time, own or None, body)
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import timezone, tzinfo
 from typing import TypeVar
 
 from tubemq_spark.cli.messages import Message, messages_of
@@ -33,6 +33,7 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import outside_repeated_hour
+from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
@@ -41,8 +42,6 @@ Positions = Mapping[Partition, int]
 
 R = TypeVar("R", bound="TopicReader")
 M = TypeVar("M", bound="GroupMember")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def temporary_group() -> str:
@@ -132,7 +131,7 @@ class TopicReader:
             return {one: begin for one, (begin, _) in extents.items()}
         if place.moment is not None:
             moment = outside_repeated_hour(place.moment, self.zone, is_end=is_end)
-            moments = dict.fromkeys(wanted, (moment - _EPOCH) // timedelta(microseconds=1))
+            moments = dict.fromkeys(wanted, microseconds_of(moment))
             return find_positions(self._visitor, moments, extents, self.zone)
         if place.entries is not None:
             return {one: max(begin, end - place.entries * UNIT) for one, (begin, end) in extents.items()}

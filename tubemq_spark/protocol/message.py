@@ -14,7 +14,8 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.metadata import Partition
@@ -35,7 +36,7 @@ Servers accept messages of 1 MiB, unless they are configured for more.
 """
 CHECK_SUM_MASK = 0x7FFFFFFF
 _MSG_TIME_DIGITS = 12
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _DATA_TAG = broker_pb.SendMessageRequestP2B(data=b"").SerializePartialToString()[:-1]
 _LENGTH = struct.Struct(">i")
@@ -160,7 +161,7 @@ def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
         moment = datetime(*map(int, fields), tzinfo=zone)  # type: ignore[misc, arg-type]
     except ValueError:
         return None
-    return int((moment - _EPOCH).total_seconds()) * 1_000_000
+    return int((moment - EPOCH).total_seconds()) * 1_000_000
 
 
 def parse_moment(text: str) -> datetime:
@@ -175,6 +176,21 @@ def parse_moment(text: str) -> datetime:
         return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
     except (ValueError, OverflowError, OSError):
         raise ValueError("it is not such a time") from None
+
+
+def parse_zone(text: str) -> tzinfo:
+    """Return the time zone of a name. Raise `ValueError` with words for the user if this machine does not know it."""
+    if text.strip().upper() == "UTC":
+        return timezone.utc  # works without time zone data
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, OSError, ValueError):
+        raise ValueError("this machine does not know the zone") from None
+
+
+def microseconds_of(moment: datetime) -> int:
+    """Return an aware datetime as microseconds since the epoch."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def format_msg_time(moment: datetime) -> str:

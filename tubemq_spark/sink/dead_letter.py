@@ -37,10 +37,10 @@ from urllib.parse import quote
 from tubemq_spark.client import system
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.message import encode_attributes
+from tubemq_spark.protocol.message import EPOCH, encode_attributes
 from tubemq_spark.sink.options import DEAD_LETTER, FAIL, SinkOptions
 from tubemq_spark.sink.row_encoder import minutes_text
-from tubemq_spark.sink.schema import EPOCH, Cells
+from tubemq_spark.sink.schema import Cells
 from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)

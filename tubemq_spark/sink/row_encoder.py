@@ -18,9 +18,9 @@ from typing import NamedTuple
 from tubemq_spark.client.clock import SYSTEM_CLOCK
 from tubemq_spark.compression import MAX_PLAIN, check_available, compress, max_plain
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
+from tubemq_spark.protocol.message import COMPRESSION_KEY, EPOCH, encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
-from tubemq_spark.sink.schema import EPOCH, NOT_UTF8, BadRowError, Cells
+from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells
 
 _log = logging.getLogger(__name__)
 

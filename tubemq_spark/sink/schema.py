@@ -21,11 +21,11 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from tubemq_spark.columns import BINARY, COLUMNS, INLONG, READ, STRING, TEXTS, TIMESTAMP, Kind, written
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.message import EPOCH
 
 _log = logging.getLogger(__name__)
 
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _BY_NAME = {column.name: column for column in COLUMNS}
 _ONLY_IN_SOURCE_SCHEMA = {column.name for column in READ if column.written is None and column.needs is None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.probe import Prober
@@ -13,14 +13,13 @@ from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.index_search import outside_repeated_hour
+from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import EARLIEST, GROUP, LATEST, Bound
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.options import SourceOptions
 
 _log = logging.getLogger(__name__)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class OffsetResolver:
@@ -65,7 +64,7 @@ class OffsetResolver:
         read ends there, see `outside_repeated_hour`."""
         zone = self._options.rows.zone
         outside = {one: outside_repeated_hour(moment, zone, is_end=is_end) for one, moment in moments.items()}
-        wanted = {one: (moment - _EPOCH) // timedelta(microseconds=1) for one, moment in outside.items()}
+        wanted = {one: microseconds_of(moment) for one, moment in outside.items()}
         return find_positions(self._prober.visitor, wanted, self._prober.extents(wanted), zone) if wanted else {}
 
     def _resolve(

@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import timezone, tzinfo
+from datetime import tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tubemq_spark.option_definition import not_blank
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
-from tubemq_spark.protocol.message import parse_moment
+from tubemq_spark.protocol.message import parse_moment, parse_zone
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import Bound, bound_from_json, moments_from_json
 from tubemq_spark.source.offset import partition_from_text
@@ -100,9 +99,4 @@ def _json(text: str) -> Any:
 
 
 def zone(text: str) -> tzinfo:
-    if text.strip().upper() == "UTC":
-        return timezone.utc  # works without time zone data
-    try:
-        return ZoneInfo(not_blank(text))
-    except (ZoneInfoNotFoundError, OSError, ValueError):
-        raise ValueError("this machine does not know the zone") from None
+    return parse_zone(not_blank(text))

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
-from tubemq_spark.protocol.message import decode_attributes, format_msg_time, split_payload
+from tubemq_spark.protocol.message import EPOCH, decode_attributes, format_msg_time, split_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.store import Entry
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class StoredMessage:
     ) -> StoredMessage:
         header, body = split_payload(payload, flag)
         attributes = decode_attributes(header)
-        moment = None if attributes.msg_time is None else _EPOCH + timedelta(microseconds=attributes.msg_time)
+        moment = None if attributes.msg_time is None else EPOCH + timedelta(microseconds=attributes.msg_time)
         return cls(
             broker_id,
             partition,
