@@ -58,7 +58,7 @@ def _run_queries(archive: str) -> None:
         .getOrCreate()
     )
     with EmbeddedTubeMQ({"demo": 1}) as tubemq:
-        options = {"tubemq.master": tubemq.master, "tubemq.group": "g", "subscribe": "demo", "topic": "demo"}
+        options = {"tubemq.master": tubemq.master, "tubemq.group": "g1", "subscribe": "demo", "topic": "demo"}
         numbers = session.range(10).selectExpr("CAST(id AS STRING) AS value")
         numbers.write.format("tubemq").mode("append").options(**options).save()
         batch = session.read.format("tubemq").options(**options).load()

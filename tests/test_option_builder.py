@@ -42,14 +42,14 @@ def test_has_a_keyword_with_documentation_for_each_option(
 
 
 def test_leaves_out_what_is_not_given() -> None:
-    assert source_options(master="m", group="g", user=None) == {"tubemq.master": "m", "tubemq.group": "g"}
+    assert source_options(master="m", group="g1", user=None) == {"tubemq.master": "m", "tubemq.group": "g1"}
 
 
 def test_the_source_understands_each_type() -> None:
     moment = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     built = source_options(
         master=["one:1", "two:2"],
-        group="g",
+        group="g1",
         subscribe=["a", "b"],
         starting_offsets={"a": {"1:0": 28}, "b": "latest"},
         starting_timestamp=moment,
@@ -71,7 +71,7 @@ def test_the_source_understands_each_type() -> None:
 
 def test_the_source_understands_assigned_partitions_and_several_types() -> None:
     read = SourceOptions.read(
-        source_options(master="m", group="g", assign={"a": ["1:0", "1:1"]}, filters=["x", "y"]), streaming=False
+        source_options(master="m", group="g1", assign={"a": ["1:0", "1:1"]}, filters=["x", "y"]), streaming=False
     )
     assert read.assigned == frozenset({Partition(1, "a", 0), Partition(1, "a", 1)})
     assert read.filters == {"a": ("x", "y")}
@@ -91,10 +91,10 @@ def test_the_package_offers_both() -> None:
 
 
 WRONG = {
-    'source_options(master="m", group="g", fail_on_data_loss="no")': "arg-type",
-    'source_options(master="m", group="g", starting_offsets="erliest")': "arg-type",
-    'source_options(master="m", group="g", max_offsets_per_trigger="5")': "arg-type",
-    'source_options(master="m", group="g", subscrib="t")': "call-arg",
+    'source_options(master="m", group="g1", fail_on_data_loss="no")': "arg-type",
+    'source_options(master="m", group="g1", starting_offsets="erliest")': "arg-type",
+    'source_options(master="m", group="g1", max_offsets_per_trigger="5")': "arg-type",
+    'source_options(master="m", group="g1", subscrib="t")': "call-arg",
     'source_options(master="m")': "call-arg",
     'sink_options(master="m", failed_rows="ignore")': "arg-type",
 }
@@ -103,7 +103,7 @@ WRONG = {
 def test_mypy_finds_wrong_types_and_names(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     lines = ["from tubemq_spark.option_builder import sink_options, source_options", *WRONG]
-    lines.append('source_options(master="m", group="g", starting_offsets="earliest", fail_on_data_loss=False)')
+    lines.append('source_options(master="m", group="g1", starting_offsets="earliest", fail_on_data_loss=False)')
     file.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "mypy", "--hide-error-context", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)

@@ -66,11 +66,11 @@ class Option(Generic[T]):
 
 # Options of Spark's Kafka source that users may type out of habit, and what to type instead.
 _KAFKA_OPTIONS: Mapping[str, str] = {
-    "subscribepattern": "name the topics in option 'subscribe'",
-    "groupidprefix": "use option 'tubemq.group'",
-    "minpartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
-    "maxrecordsperpartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
-    "includeheaders": "the column 'attributes' is always there",
+    "subscribePattern": "name the topics in option 'subscribe'",
+    "groupIdPrefix": "use option 'tubemq.group'",
+    "minPartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
+    "maxRecordsPerPartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
+    "includeHeaders": "the column 'attributes' is always there",
     "kafka.bootstrap.servers": "use option 'tubemq.master' with the addresses of TubeMQ's masters",
     "kafka.group.id": "use option 'tubemq.group'",
     "kafka.security.protocol": "use option 'tubemq.tls.enabled', or 'tubemq.user' and 'tubemq.password'",
@@ -105,17 +105,17 @@ def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere:
 
 
 def _check_unknown(key: str, names: Collection[str]) -> None:
-    name = key.lower()
-    if name in _KAFKA_OPTIONS:
-        raise ConfigError(f"option '{key}' belongs to Spark's Kafka source, not to tubemq: {_KAFKA_OPTIONS[name]}")
-    if name.startswith("kafka."):
+    for option, instead in _KAFKA_OPTIONS.items():
+        if option.lower() == key.lower():  # Spark gives names in lower case
+            raise ConfigError(f"option '{option}' belongs to Spark's Kafka source, not to tubemq: {instead}")
+    if key.lower().startswith("kafka."):
         raise ConfigError(f"option '{key}' belongs to Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
-    if name in ("path", "paths"):
+    if key.lower() in ("path", "paths"):
         raise ConfigError(
             f"option '{key}' is set, but TubeMQ has topics, no paths: call load(), save(), start() without"
         )
     nearest = max(names, key=lambda known: _similarity(known, key))
-    if name.startswith("tubemq.") or _similarity(nearest, key) >= _SIMILAR:
+    if _similarity(nearest, key) >= _SIMILAR:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
     raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 
@@ -196,7 +196,6 @@ def not_blank(text: str) -> str:
 
 
 def _similarity(name: str, key: str) -> float:
-    """Return the similarity of two names, 0 to 1, with or without the prefix `tubemq.`, whichever is greater."""
-    name, key = name.lower(), key.lower()
-    pairs = (name, key), (name.removeprefix("tubemq."), key.removeprefix("tubemq."))
-    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+    """Return the similarity of two names without the prefix `tubemq.`, 0 to 1."""
+    name, key = (one.lower().removeprefix("tubemq.") for one in (name, key))
+    return difflib.SequenceMatcher(None, name, key).ratio()

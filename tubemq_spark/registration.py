@@ -28,10 +28,13 @@ def register(spark: SparkSession) -> None:
     - where PYSPARK_DRIVER_PYTHON is set and is not the same as PYSPARK_PYTHON, such as `jupyter`: Spark looks for data
       sources with the first, and fails if that is not a Python with the package. A registered one runs with the second;
     - with `--py-files` or `addPyFile`, which Spark's own look-up does not see;
-    - on platforms that do not look for data sources at all.
+    - on platforms that do not look for data sources at all;
+    - in a Python thread of its own that writes before anything else: Spark looks in the thread's active session, and a
+      new thread has none until this call.
 
     It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package installed.
     """
+    spark.createDataFrame([], "value binary")  # makes the session the thread's active one
     archive = Path(__file__).parents[1]
     try:
         spark.dataSource.register(_archived(str(archive)) if archive.is_file() else TubeMQDataSource)

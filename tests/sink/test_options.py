@@ -41,7 +41,7 @@ def test_defaults() -> None:
     "others",
     [
         {"checkpointlocation": "/tmp/here"},
-        {"tubemq.group": "g", "tubemq.claim.timeoutms": "1000", "subscribe": "a", "startingoffsets": "earliest"},
+        {"tubemq.group": "g1", "tubemq.claim.timeoutms": "1000", "subscribe": "a", "startingoffsets": "earliest"},
         {"failedrows": "FAIL", "stamprows": "false", "effectivelyonce": "False", "messageformat": "raw"},
         {"compression": "none"},
         {"queryname": "my query", "mode": "append", "__of_a_platform": "x", "spark.sql.x": "y"},

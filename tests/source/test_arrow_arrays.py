@@ -76,7 +76,7 @@ with EmbeddedTubeMQ({"clicks": 2}) as tubemq:
     pack = pack_grouped(1, [("groupId=g&k=v", b"first"), ("", b"second")], False)
     for number in range(6):
         tubemq.send("clicks", pack, number % 2, attributes={"k": "v"} if number < 3 else None, msg_type="a")
-    options = {"tubemq.master": tubemq.master, "tubemq.group": "g", "subscribe": "clicks",
+    options = {"tubemq.master": tubemq.master, "tubemq.group": "g1", "subscribe": "clicks",
                "messageFormat": message_format, "corruptMessages": "keep"}
     if filters:
         options["filters"] = filters

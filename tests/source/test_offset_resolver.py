@@ -31,7 +31,7 @@ class Brokers:
 
 def options(streaming: bool = False, **given: Any) -> SourceOptions:
     texts = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in given.items()}
-    raw = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t,u"} | texts
+    raw = {"tubemq.master": "m", "tubemq.group": "g1", "subscribe": "t,u"} | texts
     return SourceOptions.read({name.lower(): value for name, value in raw.items()}, streaming=streaming)
 
 
@@ -92,8 +92,8 @@ MISSING = "must name all partitions of the subscribed topics, "
         ({"t": "latest"}, f"{MISSING}2:u:0 "),
         ({**by_key(28, 0, 56), "v": "latest"}, "names v (brokerId:topic:partitionId), which the subscribed"),
         ({**by_key(28, 0, 56), "v": {"9:0": 28}}, "names 9:v:0 (brokerId:topic:partitionId)"),
-        (by_key(168, 0, 56), "has 168 for 1:t:0, which lies beyond the end of the store: 140; use -1"),
-        (by_key(28, 28, 56), "has 28 for 1:t:1, which lies beyond the end of the store: 0; use -1"),
+        (by_key(168, 0, 56), "has 168 for 1:t:0, which lies beyond the end of the store: 140; check"),
+        (by_key(28, 28, 56), "has 28 for 1:t:1, which lies beyond the end of the store: 0; check"),
     ],
     ids=str,
 )

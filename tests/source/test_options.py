@@ -21,7 +21,7 @@ from tubemq_spark.source import options as source_options
 from tubemq_spark.source.bound import Bound
 from tubemq_spark.source.options import SourceOptions, check_options
 
-REQUIRED = {"tubemq.master": "m1", "tubemq.group": "g", "subscribe": "t"}
+REQUIRED = {"tubemq.master": "m1", "tubemq.group": "g1", "subscribe": "t"}
 PASSWORD = "p4ssw0rd-of-nobody"
 POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
 ASSIGNED = {"subscribe": None, "assign": '{"t":["1:0"]}'}
@@ -190,6 +190,7 @@ BAD_VALUES = [
     ("tubemq.master", "m:x", "host:port"),
     ("tubemq.master", "tube://m:1", "host:port"),
     ("tubemq.master", "a:1,,b:2", "host:port"),
+    ("tubemq.master", "host;8715", "host:port"),
     ("tubemq.user", " ", "a user name"),
     ("tubemq.passwordFile", "", "the path of a file"),
     ("tubemq.rpc.timeoutMs", "99", "milliseconds, 100 to 600000"),
@@ -226,6 +227,10 @@ BAD_VALUES = [
     ("tubemq.group", "", "a consumer group"),
     ("tubemq.group", "a:b", "a consumer group"),
     ("tubemq.group", "a b", "a consumer group"),
+    ("tubemq.group", "g", "a consumer group"),
+    ("tubemq.group", "1abc", "a consumer group"),
+    ("tubemq.group", "a.b", "a consumer group"),
+    ("tubemq.group", "消费组", "a consumer group"),
     ("tubemq.group", "g" * 1025, "a consumer group"),
     ("tubemq.claim.timeoutMs", "-1", "milliseconds, 0 or more"),
     ("filters", "", "type[,type…] or {"),
@@ -257,6 +262,8 @@ BAD_VALUES = [
     ("startingOffsets", '{"t":{"1:0":27}}', "multiples of 28"),
     ("startingOffsets", '{"t":{"1:0":-3}}', "multiples of 28"),
     ("startingOffsets", '{"t":{"1:0":28,"01:0":56}}', "names partition 1:t:0 twice"),
+    ("startingOffsets", '{"t":{"1:0":28,"1:0":56}}', "its JSON has a key twice"),
+    ("endingOffsets", '{"t":{"1:0":28},"t":{"1:1":56}}', "its JSON has a key twice"),
     ("startingTimestamp", "", "milliseconds since 1970 or a time as 2026-"),
     ("startingTimestamp", "yesterday", "milliseconds since 1970 or a time as 2026-"),
     ("startingTimestamp", "2026-13-01", "milliseconds since 1970 or a time as 2026-"),

@@ -63,7 +63,7 @@ def test_unknown_option_suggests_the_nearest_name(given: str, meant: str) -> Non
 def test_kafka_options_name_the_tubemq_option(given: str, instead: str) -> None:
     for key in (given, given.lower()):
         problem = refusal(REQUIRED | {key: "x"})
-        assert problem.startswith(f"option '{key}' belongs to Spark's Kafka source")
+        assert problem.startswith(f"option '{given}' belongs to Spark's Kafka source")
         assert instead in problem
 
 
@@ -101,7 +101,7 @@ def test_a_path_of_load_is_refused(name: str) -> None:
     "name",
     [
         *("header", "inferSchema", "url", "startingPosition", "ignoreChanges", "rowsPerSecond"),
-        *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "service.url", "pulsar.admin.x"),
+        *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "service.url", "pulsar.admin.x", "tubemq.nothing"),
     ],
 )
 def test_options_of_other_sources_are_refused(name: str) -> None:

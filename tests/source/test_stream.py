@@ -25,7 +25,7 @@ class Driver:
         print("everything was released", flush=True)
 
 stream.MicroBatchPlanner = Driver
-options = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
+options = {"tubemq.master": "m", "tubemq.group": "g1", "subscribe": "t"}
 before = signal.getsignal(signal.SIGTERM)
 stream.TubeMQStreamReader(options, SPARK_SCHEMA, owns_process=False).initialOffset()
 assert signal.getsignal(signal.SIGTERM) is before

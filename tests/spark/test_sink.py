@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceWriter
@@ -19,6 +21,7 @@ from tests.clusters import Cluster
 from tests.clusters.servers import BOTH
 from tests.spark.queries import Queries, Source, run_to_the_end
 from tests.stored import stored_in
+from tubemq_spark import register
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
 
@@ -60,6 +63,17 @@ def by_older_spark() -> type[TubeMQDataSource]:
             return TubeMQRowWriter(plan_write(self.options, schema, overwrite, write_id="a write"))
 
     return OlderSpark
+
+
+def test_a_thread_can_write_once_it_has_registered(cluster: Cluster, spark: SparkSession) -> None:
+    """Spark looks for sources in Python in the active session of the thread; a new thread has none."""
+    rows, topic = spark.createDataFrame([(b"x",)], "value binary"), cluster.new_topic("one")
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
+            thread.submit(save, rows, cluster, topic=topic).result()
+        thread.submit(register, spark).result()
+        thread.submit(save, rows, cluster, topic=topic).result()
+    assert [message.body for message in stored_in(cluster, topic)] == [b"x"]
 
 
 @ON_BOTH_SERVERS

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters.servers import BOTH
@@ -59,6 +60,15 @@ def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_
     second = send(source.cluster, numbered(everywhere, 500))
     run_to_the_end(queries.start(frame, batches, tmp_path, once=True))
     assert by_partition(batches.rows) == expected(source.cluster, first, second)
+
+
+def test_a_stream_is_joined_with_itself(source: Source, queries: Queries, tmp_path: Path) -> None:
+    topic, batches = source.cluster.new_topic("three"), Batches()
+    send(source.cluster, numbered(partitions(source.cluster, topic), 50))
+    frame = source.stream(topic, startingOffsets="earliest")
+    joined = frame.selectExpr("value AS one").join(frame.selectExpr("value AS other"), expr("one = other"))
+    run_to_the_end(queries.start(joined, batches, tmp_path, availableNow=True))
+    assert len(batches.rows) == len({row.one for row in batches.rows}) == 50
 
 
 # Repeating

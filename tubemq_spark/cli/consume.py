@@ -25,7 +25,7 @@ from tubemq_spark.cli.moments import (
     parse_place,
 )
 from tubemq_spark.cli.output import json_text, print_json, progress
-from tubemq_spark.cli.parameters import Topic, connected, ends_with_interrupt
+from tubemq_spark.cli.parameters import Topic, check_group, connected, ends_with_interrupt
 from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -38,7 +38,7 @@ _POLL = 0.2  # seconds between two questions for new messages
 ReadGroup = Annotated[
     str | None,
     typer.Option(
-        "--group", "-g", metavar="GROUP", show_default="a temporary group",
+        "--group", "-g", metavar="GROUP", show_default="a temporary group", callback=check_group,
         help="Read in this group, for a topic that admits some groups only. No other client may read in it meanwhile; "
         "its positions stay where they are.",
     ),

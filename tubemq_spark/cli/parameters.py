@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import MASTER_PORT, MASTER_TLS_PORT, WEB_PORT
+from tubemq_spark.source import option_parsers
 
 if TYPE_CHECKING:
     from tubemq_spark.cli.connection import Connection
@@ -24,7 +26,17 @@ _PANEL = "Connection"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False)]
-Group = Annotated[str, typer.Argument(help="The name of the consumer group.", show_default=False)]
+
+
+def check_group(name: str | None) -> str | None:
+    """Return `name`; raise `ConfigError` for a name that no consumer group should have."""
+    try:
+        return None if name is None else option_parsers.group(name)
+    except ValueError:
+        raise ConfigError(f"{name!r} is not {option_parsers.GROUP_NAME}") from None
+
+
+Group = Annotated[str, typer.Argument(help="The name of the consumer group.", show_default=False, callback=check_group)]
 
 _CONNECTION = {
     "master": Annotated[

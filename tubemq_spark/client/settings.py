@@ -144,6 +144,11 @@ class ClientSettings:
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> ClientSettings:
+        if not any(name.lower().startswith("tubemq.") for name in raw):
+            raise ConfigError(
+                f"option '{MASTER.name}' is required: {MASTER.expects}. Spark passes no options of CREATE TABLE: "
+                "give them where the table is used, as in FROM table WITH (…)"
+            )
         framing = RPC_FRAMING.get(raw)
         tls = _tls(raw)
         return cls(

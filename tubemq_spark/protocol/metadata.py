@@ -97,7 +97,7 @@ def parse_master_addresses(text: str) -> tuple[Address, ...]:
     addresses = []
     for part in text.split(","):
         host, colon, port = part.strip().partition(":")
-        if not host or any(c.isspace() or c == "/" for c in host) or (colon and not port):
+        if not re.fullmatch(r"[\w.-]+", host) or (colon and not port):
             raise ValueError(f"{part.strip()!r} is not host:port")
         addresses.append(Address(host, _port(port) if colon else MASTER_PORT))
     return tuple(addresses)

@@ -85,7 +85,7 @@ class OffsetResolver:
             if isinstance(place, int) and place > end:
                 raise ConfigError(
                     f"option '{bound.option}' has {place} for {partition}, which lies beyond the end of the store: "
-                    f"{end}; use -1 for the latest, and check that the position is one of this cluster"
+                    f"{end}; check that the position is one of this cluster"
                 )
             if isinstance(place, int):
                 found[partition] = place

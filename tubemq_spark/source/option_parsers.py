@@ -16,6 +16,8 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import Bound, bound_from_json, moments_from_json
 from tubemq_spark.source.offset import partition_from_text
 
+GROUP_NAME = "the name of a consumer group: a letter, then letters, digits, _ and -"
+
 Filters = Mapping[str | None, tuple[str, ...]]
 """Message types by topic; None stands for all topics."""
 
@@ -42,9 +44,10 @@ def assigned(text: str) -> frozenset[Partition]:
 
 
 def group(text: str) -> str:
+    """Return the name of a consumer group: others cannot be managed (wire: TBaseConstants.META_TMP_GROUP_VALUE)."""
     name = not_blank(text)
-    if len(name) > MAX_CLIENT_ID or any(c in "#:@," or c.isspace() for c in name):
-        raise ValueError("it is too long, or contains one of # : @ , or blanks")
+    if len(name) > MAX_CLIENT_ID or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", name):
+        raise ValueError("it is too long, or has another form")
     return name
 
 
@@ -91,11 +94,18 @@ def moment_bounds(option: str) -> Callable[[str], Bound]:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError:
         raise ValueError("it is neither one of the words nor JSON") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("its JSON has a key twice")
+    return found
 
 
 def zone(text: str) -> tzinfo:

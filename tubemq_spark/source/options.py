@@ -44,7 +44,7 @@ ASSIGN = Option(
 GROUP_NAME = Option(
     "tubemq.group",
     parsers.group,
-    "the name of a consumer group, without # : @ , and blanks",
+    parsers.GROUP_NAME,
     "the consumer group: it claims the partitions and receives the commits; it must not be another query's group with "
     "`_read`, `_batch` or `_look` behind it, because that query reads in such groups",
     required=True,

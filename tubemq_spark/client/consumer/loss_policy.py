@@ -17,7 +17,10 @@ STREAM_ADVICE = (
     "option 'startingOffsets'. If option 'tubemq.master' names another cluster than before, the checkpoint's positions "
     "are wrong there: use a new checkpoint"
 )
-BATCH_ADVICE = "Read from the earliest position, or set option 'failOnDataLoss' to false to read what is left"
+BATCH_ADVICE = (
+    "Read from the earliest position, with a new load(), because a DataFrame or a view keeps the positions of its "
+    "first action; or set option 'failOnDataLoss' to false to read what is left"
+)
 
 
 @dataclass(frozen=True)
