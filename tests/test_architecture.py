@@ -66,7 +66,7 @@ SOCKET_USERS = (
     "tubemq_spark.client.system",
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
-    "tubemq_spark.testing.tls",
+    "tubemq_spark.testing.port",
 )
 CLOCK_USERS = (
     "tubemq_spark.checks",

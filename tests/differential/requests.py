@@ -22,7 +22,7 @@ from tubemq_spark.protocol.envelope import Request
 from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.rpc_messages import REPLIES
+from tubemq_spark.testing.dispatch import REPLIES
 
 TIMEOUT_MS = 10_000
 _HOST = "127.0.0.1"

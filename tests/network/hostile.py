@@ -13,7 +13,7 @@ from tests.network.proxy import Reply
 from tubemq_spark.protocol.constants import RPC_PROTOCOL_BEGIN_TOKEN, Framing, Method
 from tubemq_spark.protocol.envelope import Response, encode_reply
 from tubemq_spark.protocol.frame import encode_frame
-from tubemq_spark.testing.rpc_messages import REPLIES
+from tubemq_spark.testing.dispatch import REPLIES
 
 Bytes = Callable[[int, Response], Iterable[bytes]]
 """The bytes to send for a reply, given its serial number; there may be no end of them."""

@@ -17,8 +17,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.dispatch import Service
-from tubemq_spark.testing.host import Host
-from tubemq_spark.testing.port import Port
+from tubemq_spark.testing.port import Host, Port
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from tests.simulation.families import play
 from tests.simulation.schedule import Breach, Exchange, Setting
 from tubemq_spark.protocol.constants import Method
 from tubemq_spark.protocol.envelope import Response
-from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
+from tubemq_spark.testing.dispatch import REPLIES, REQUESTS
 
 _LINES = 30
 _REQUESTS = 10  # around the breach

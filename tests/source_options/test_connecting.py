@@ -26,7 +26,6 @@ from tubemq_spark.protocol.auth import Credentials, master_certificate
 from tubemq_spark.protocol.metadata import Address, Broker, parse_master_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, authentication
-from tubemq_spark.testing.master import access_check as gate
 
 # Masters
 
@@ -80,7 +79,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[master_pb.AuthenticateInfo]:
         found.append(info.authInfo)
         check(info, *args, **given)
 
-    monkeypatch.setattr(gate, "check_certificate", note)
+    monkeypatch.setattr(authentication, "check_certificate", note)
     return found
 
 

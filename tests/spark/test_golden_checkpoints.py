@@ -18,7 +18,7 @@ from tests.without_spark.source import Checkpoint, Run
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
-from tubemq_spark.testing.broker.message_ids import MessageIds
+from tubemq_spark.testing.broker.service import MessageIds
 from tubemq_spark.testing.stored_message import StoredMessage
 
 KEPT = sorted(file.parent for file in FOLDER.glob(f"*/{FILE}"))

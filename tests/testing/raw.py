@@ -15,7 +15,7 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_re
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
+from tubemq_spark.testing.dispatch import REPLIES, REQUESTS
 
 TIMEOUT = 60.0  # seconds to wait for an answer
 

@@ -3,15 +3,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 
 from tests.testing.master.calls import StoppedClock
 from tubemq_spark.testing import EmbeddedTubeMQ
-from tubemq_spark.testing.clock import Clock, Period
-from tubemq_spark.testing.host import Host
-from tubemq_spark.testing.timers import Timers
+from tubemq_spark.testing.clock import Clock, Period, Timers
 
 
 def test_time_passes_without_advance() -> None:
@@ -69,7 +66,7 @@ class SlowHost:
 def test_a_timer_runs_once_by_the_hosts_time_or_by_the_clock(by_host: bool) -> None:
     """The host's sum of times may be rounded down, so the clock may be a little behind."""
     clock, host = StoppedClock(), SlowHost()
-    timers = Timers(clock, cast(Host, host))
+    timers = Timers(clock, host.after)
     ran: list[float] = []
     timers.after(0.3, lambda: ran.append(clock.now()))
     clock.advance(0.2)

@@ -25,7 +25,7 @@ from tubemq_spark.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
     from tubemq_spark.testing import EmbeddedTubeMQ
-    from tubemq_spark.testing.activity import Activity
+    from tubemq_spark.testing.servers import Activity
 
 _MAX_PARTITIONS = 1000
 _PERIOD = 0.5  # seconds between two updates of what a terminal shows

@@ -4,7 +4,7 @@
 from tubemq_spark.testing.cluster import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.faults import Calls, Fault
+from tubemq_spark.testing.port import TLSFiles
 from tubemq_spark.testing.stored_message import StoredMessage
-from tubemq_spark.testing.tls import TLSFiles
 
 __all__ = ["Calls", "EmbeddedTubeMQ", "Fault", "Release", "ServerConfig", "StoredMessage", "TLSFiles"]

@@ -7,6 +7,8 @@ pauses. The two are independent, as on two machines: advancing this one skips no
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -78,3 +80,26 @@ class Period:
             return False
         self._next = now + self._seconds
         return True
+
+
+class Timers:
+    """Functions that wait for the clock: for real time to pass, or for a test to advance it."""
+
+    def __init__(self, clock: Clock, after: Callable[[float, Callable[[], None]], None]) -> None:
+        """`after` runs a function once when so many seconds of real time have passed."""
+        self._clock = clock
+        self._after = after
+        self._waiting: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Run `function` when `seconds` have passed on the clock."""
+        due = self._clock.now() + seconds
+        heapq.heappush(self._waiting, (due, next(self._numbers), function))
+        # The host's sum of times may be rounded down: this timer runs then, whatever the clock says.
+        self._after(seconds, lambda: self.run_due(due))
+
+    def run_due(self, until: float = float("-inf")) -> None:
+        """Run the timers that are due by the clock, or by `until` if that is later; the earliest first."""
+        while self._waiting and self._waiting[0][0] <= max(until, self._clock.now()):
+            heapq.heappop(self._waiting)[2]()

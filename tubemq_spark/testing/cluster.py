@@ -12,7 +12,6 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.activity import Activity, activity_of
 from tubemq_spark.testing.administration import Administration, on_thread
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock
@@ -20,11 +19,9 @@ from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
 from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
-from tubemq_spark.testing.host import Host
-from tubemq_spark.testing.port import HOST
-from tubemq_spark.testing.servers import Servers
+from tubemq_spark.testing.port import HOST, Host, TLSFiles
+from tubemq_spark.testing.servers import Activity, Servers
 from tubemq_spark.testing.stored_message import StoredMessage
-from tubemq_spark.testing.tls import TLSFiles
 
 C = TypeVar("C", bound="EmbeddedTubeMQ")
 
@@ -224,7 +221,7 @@ class EmbeddedTubeMQ(Administration):
     @on_thread
     def activity(self) -> Activity:
         """Return what the servers have done since their start."""
-        return activity_of(self._servers)
+        return self._servers.activity()
 
     # -- servers --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from tubemq_spark.protocol.constants import Method, OpType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.errcode import code_name
-from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS, new_reply, set_status
+from tubemq_spark.testing.dispatch import REPLIES, REQUESTS, new_reply, set_status
 
 _UNREGISTER = "partition_unregister"  # the same method as a register on the wire
 _NAMES = sorted([method.name.lower() for method in REPLIES] + [_UNREGISTER])

@@ -14,9 +14,7 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_re
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.dispatch import Service, unreadable
 from tubemq_spark.testing.faults import Effect, Fault, Faults
-from tubemq_spark.testing.host import Host
-from tubemq_spark.testing.port import Connection, Port
-from tubemq_spark.testing.tls import TLSFiles
+from tubemq_spark.testing.port import Connection, Host, Port, TLSFiles
 
 WRITE_AT = 256 * 1024  # bytes of answers that one write sends; the transport may then pause a connection
 

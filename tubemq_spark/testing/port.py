@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port of a server and the connections to it; its host does the networking."""
+"""A port of a server and the connections to it. Its host does the networking.
+
+`event_loop.EventLoopThread` is a host with a thread and sockets. Another host can run the servers without both: a
+subclass of `EmbeddedTubeMQ` overrides `_new_host`.
+"""
 
 from __future__ import annotations
 
+import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from tubemq_spark.testing.host import Host, Transport
-from tubemq_spark.testing.tls import TLSFiles
+from tubemq_spark.testing.clock import RealTime
+
+T = TypeVar("T")
 
 HOST = "127.0.0.1"
 
@@ -83,3 +92,70 @@ class Port(ABC):
         self._host.stop_listening(self)
         for connection in list(self.connections):
             connection.abort()
+
+
+@dataclass(frozen=True)
+class TLSFiles:
+    """PEM files of the servers. With `client_ca` they require certificates of their clients (mutual TLS)."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.cert, self.key)
+        if self.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.client_ca)
+        return context
+
+
+class Transport(Protocol):
+    """The sending side of one connection, as a server uses it; a part of `asyncio.Transport`."""
+
+    def write(self, data: bytes | bytearray) -> None: ...
+
+    def write_eof(self) -> None: ...
+
+    def can_write_eof(self) -> bool: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        """Return True when the server has closed or aborted the connection, or has seen its end."""
+        ...
+
+    def close(self) -> None:
+        """End the connection when all written bytes are sent."""
+
+    def abort(self) -> None:
+        """Reset the connection now."""
+
+
+class Host(RealTime, Protocol):
+    """The place where the servers of one cluster run.
+
+    All functions run one after the other, also those of `after` and the connections' methods. The host drives a
+    connection as asyncio does: `port.connect()` when a client arrives at an open port, `connection_made(transport)`,
+    `data_received(data)` any number of times, and `connection_lost(error)` once after the end or an abort.
+    """
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` and return its result; also within another call. `RuntimeError` after `close`."""
+        ...
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Run `function` once when `seconds` of real time have passed, unless `close` comes first."""
+
+    def listen(self, port: Port) -> None:
+        """Let connections to `port` begin. The host sets `port.port` if it is 0; `OSError` when it is in use."""
+
+    def stop_listening(self, port: Port) -> None:
+        """Refuse connections to `port`, and keep its number for the next `listen`; the port ends the open ones."""
+
+    def close(self, last: Callable[[], None]) -> None:
+        """Run `last`, and no function after it; a second call does nothing."""

@@ -3,30 +3,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, Framing, Method
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.web_api import BrokerWebApi
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
-from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.clock import Clock, Timers
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
 from tubemq_spark.testing.faults import Faults
-from tubemq_spark.testing.host import Host
 from tubemq_spark.testing.listener import Listener, Node
 from tubemq_spark.testing.master.service import MasterService
 from tubemq_spark.testing.master.web_api import MasterWebApi, TopicChange
-from tubemq_spark.testing.port import HOST, Port
-from tubemq_spark.testing.timers import Timers
-from tubemq_spark.testing.tls import TLSFiles
+from tubemq_spark.testing.port import HOST, Host, Port, TLSFiles
 from tubemq_spark.testing.web_port import WebApi, WebPort
 
 T = TypeVar("T", MasterService, BrokerService)
+
+_NAMES = {method.value: method.name.lower() for method in Method} | {0: "framing_probe"}  # of this project's clients
+
+
+@dataclass(frozen=True)
+class Activity:
+    """`clients` are open connections, `readers` the clients that hold partitions, `messages` those stored by topic.
+
+    `calls` counts the requests by the name of their method, as `EmbeddedTubeMQ.on` takes it.
+    """
+
+    clients: int
+    readers: int
+    calls: Mapping[str, int]
+    messages: Mapping[str, int]
 
 
 @dataclass(eq=False)
@@ -63,7 +77,7 @@ class Servers:
         self.config = config
         self.catalog = Catalog()
         self.host = host
-        self.timers = Timers(clock, host)
+        self.timers = Timers(clock, host.after)
         self.masters: list[Server[MasterService]] = []
         self.brokers: dict[int, Server[BrokerService]] = {}
         self.topic_changes: dict[tuple[str, int], TopicChange] = {}  # by topic and broker, until the next reload
@@ -101,6 +115,29 @@ class Servers:
             master.service.tick()
         for broker in self.brokers.values():
             broker.service.tick()
+
+    def activity(self) -> Activity:
+        """Return what the servers have done since their start."""
+        pairs = [(server.plain, server.tls) for server in self.masters]
+        pairs += [(server.plain, server.tls) for server in self.brokers.values()]
+        ports = [port for pair in pairs for port in pair if port is not None]
+        # A service of TLS may be that of the plain port.
+        services = dict.fromkeys(port.node.service for port in ports)
+        calls: Counter[str] = Counter()
+        for service in services:
+            for method, count in service.calls.items():
+                calls[_NAMES.get(method, str(method))] += count
+        brokers = [server.service for server in self.brokers.values()]
+        messages = {
+            topic: sum(
+                store.max_offset // INDEX_MSG_UNIT_SIZE
+                for broker in brokers
+                for store in broker.stores.of_topic(topic).values()
+            )
+            for topic in sorted(self.catalog.topics)
+        }
+        readers = {claim.client_id for broker in brokers for claim in broker.claims.values()}
+        return Activity(sum(len(port.connections) for port in ports), len(readers), dict(calls), messages)
 
     # -- masters --------------------------------------------------------------------------------------------------
 

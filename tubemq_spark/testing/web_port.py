@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tubemq_spark.testing.host import Host
-from tubemq_spark.testing.port import Connection, Port
+from tubemq_spark.testing.port import Connection, Host, Port
 
 Params = Mapping[str, str]
 Answer = dict[str, Any]

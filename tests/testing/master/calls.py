@@ -14,9 +14,9 @@ from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.dispatch import REPLIES, REQUESTS
 from tubemq_spark.testing.master.service import MasterService
 from tubemq_spark.testing.master.text_forms import parse_subscribe_info
-from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
 
 NOTHING_KNOWN = -2
 

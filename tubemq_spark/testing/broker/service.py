@@ -15,17 +15,18 @@ from tubemq_spark.protocol.message import check_sum
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.flow_control import FlowControl, ReadQuota
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
-from tubemq_spark.testing.broker.message_ids import MessageIds
 from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.broker.topic_stores import TopicStores, WrongPartitionError
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, bad_shape
+from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, bad_shape, optional
 from tubemq_spark.testing.java import filter_code, is_blank, trim
 from tubemq_spark.testing.request_checks import Field, required_text
-from tubemq_spark.testing.rpc_messages import optional
 
+_SECOND = 1_000_000_000
+_WAVE = 1 << 42  # nanoseconds
+_RESTART = _SECOND * 6 // 5  # nanoseconds, the least that a process needs to start
 _TICK = 1.0  # seconds between two runs of the timers; the broker scans for expired claims as often
 
 Authorize = Callable[[pb.AuthorizedInfo, bool], None]
@@ -41,6 +42,29 @@ class Claim:
     qry_priority_id: int
     expires_at: float
     quota: ReadQuota
+
+
+class MessageIds:
+    """A generator of message ids, none of which comes twice from one process (wire: IdWorker).
+
+    An id is nanoseconds of the broker's monotonic clock, shifted left by 22 bits in a signed 64-bit number, without the
+    sign. So ids rise for 36.6 minutes and then fall for as long.
+    """
+
+    def __init__(self, clock: Clock, phase: float) -> None:
+        """`phase` is the number of seconds of the wave that have passed."""
+        self._clock = clock
+        self._offset = int((phase - clock.now()) * _SECOND)
+        self._last = -1
+
+    def next(self) -> int:
+        self._last = max(self._last + 1, int(self._clock.now() * _SECOND) + self._offset)
+        nanoseconds = self._last % _WAVE
+        return min(nanoseconds, _WAVE - nanoseconds) << 22
+
+    def restart(self) -> None:
+        """Continue as a new process on the same machine does."""
+        self._offset += _RESTART
 
 
 class BrokerService:

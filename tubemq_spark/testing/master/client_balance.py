@@ -14,18 +14,17 @@ from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape
+from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape, optional
 from tubemq_spark.testing.java import hash_order, is_blank
-from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.master.text_forms import parse_held_partitions
 from tubemq_spark.testing.request_checks import check_rules, consumer_topics, topic_filters
-from tubemq_spark.testing.rpc_messages import optional
 
 
 @dataclass(eq=False)

@@ -12,12 +12,12 @@ from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError, RefusalError, bad_shape
 from tubemq_spark.testing.java import hash_order, split
-from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.assignment import Orders
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.heartbeats import Heartbeats

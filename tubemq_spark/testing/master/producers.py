@@ -6,11 +6,11 @@ from __future__ import annotations
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError
-from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.request_checks import Field, producer_topics

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from tubemq_spark.protocol.constants import Method, ServiceType
-from tubemq_spark.testing.authentication import VisitTokens
+from tubemq_spark.testing.authentication import AccessCheck, VisitTokens
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Handler, Service
-from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.client_balance import ClientBalance
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
