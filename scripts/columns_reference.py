@@ -75,7 +75,8 @@ def document() -> str:
         INTRODUCTION,
         "## When reading\n",
         _read([column for column in READ if column.needs is None]),
-        "With `messageFormat=inlongmsg` ([InLong packs](../inlong.md)) and `corruptMessages=keep` more follow:\n",
+        "With `messageFormat=inlongmsg` or `inlong` ([InLong packs](../inlong.md)) and `corruptMessages=keep` more "
+        "follow:\n",
         _read([column for column in READ if column.needs is not None]),
         FEWER,
         "## When writing\n",

@@ -78,3 +78,25 @@ def pack_4(
     fields = struct.pack(">BHHHIHI", kind, *ids, flags, seconds, count, 99)
     text = attributes.encode()
     return frame(4, sized([fields + sized([data]) + sized([text], ">H") + b"\xee\x01"]))
+
+
+def varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    """Write a field of protobuf."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def message_obj(time: int, body: bytes, params: Iterable[tuple[str, str]] = (), source: bytes = b"127.0.0.1") -> bytes:
+    """Write a `MessageObj` of InLong's ProxySdk.proto."""
+    entries = (field(1, key.encode()) + field(2, value.encode()) for key, value in params)
+    return field(1, time) + field(2, source) + field(3, body) + b"".join(field(4, entry) for entry in entries)
+
+
+def message_objs(objs: Iterable[bytes]) -> bytes:
+    return b"".join(field(1, one) for one in objs)

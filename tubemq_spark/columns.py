@@ -85,19 +85,19 @@ COLUMNS = (
     ),
     Column("message_id", LONG, "the broker's id of the message, unique in a store", is_position=True),
     Column(
-        "inlong_group", STRING, "attribute `groupId`, or `bid`", "with `messageFormat=inlongmsg`, required", INLONG,
+        "inlong_group", STRING, "the group of the message inside", "with `messageFormat=inlongmsg`, required", INLONG,
         requires=True,
     ),
     Column(
-        "inlong_stream", STRING, "attribute `streamId`, or `tid`", "with `messageFormat=inlongmsg`, required", INLONG,
+        "inlong_stream", STRING, "the stream of the message inside", "with `messageFormat=inlongmsg`, required", INLONG,
         requires=True,
     ),
     Column(
-        "inlong_time", TIMESTAMP, "attribute `t` or `dt`",
+        "inlong_time", TIMESTAMP, "the time of the message inside",
         "with `messageFormat=inlongmsg`; default: the time of sending", INLONG,
     ),
     Column(
-        "inlong_attributes", TEXTS, "all attributes of the message inside the pack", "with `messageFormat=inlongmsg`",
+        "inlong_attributes", TEXTS, "all attributes of the message inside", "with `messageFormat=inlongmsg`",
         INLONG,
     ),
     Column("inlong_index", INT, "the message's place in its pack, from 0", None, INLONG, is_position=True),

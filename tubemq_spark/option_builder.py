@@ -21,7 +21,8 @@ SOURCE_ONLY = (
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
     "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger", "maxBytesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets", "headsIntervalMs",
-    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat", "maxUnpackedBytes",
+    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat", "inlongDefaultFormat",
+    "maxUnpackedBytes",
 )  # fmt: skip
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
@@ -72,7 +73,8 @@ def source_options(
     corrupt_messages: Literal["fail", "skip", "keep"] | None = None,
     msg_time_zone: str | None = None,
     metadata_interval_ms: int | None = None,
-    message_format: Literal["raw", "inlongmsg"] | None = None,
+    message_format: Literal["raw", "inlongmsg", "inlong"] | None = None,
+    inlong_default_format: Literal["inlongmsg", "raw"] | None = None,
     max_unpacked_bytes: int | None = None,
 ) -> dict[str, str]:
     """Return the given options of a read or a stream: texts, by their names in docs/options.md.
@@ -154,10 +156,15 @@ def source_options(
         msg_time_zone: the zone of the producers' `$msgTime$`, and of `startingTimestamp` and `endingTimestamp` if they
             name none. Default: `UTC`
         metadata_interval_ms: how often to look for new partitions and brokers. Default: 30000
-        message_format: `inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row with
-            more columns, and a message that is not a pack counts as corrupt. Default: raw
-        max_unpacked_bytes: the maximum size of one message after decompression, and with `messageFormat=inlongmsg` of
-            the messages of a pack with their attributes; a longer one counts as corrupt. Default: 67108864
+        message_format: `inlongmsg`: messages are packs of InLong's DataProxy (V0); each message inside becomes a row
+            with more columns, and a message that is not a pack counts as corrupt. `inlong`: the same for all formats of
+            DataProxy; the attributes of each message say whether it is a plain body, InLongMsg (V0) or protobuf (V1).
+            Default: raw
+        inlong_default_format: for `messageFormat=inlong`: what a message is whose attributes `version` and `msgEnType`
+            are missing. InLong's readers take it for InLongMsg; `raw` is a plain body, which DataProxy 1.2 and 1.3 sent
+            without attributes. Default: inlongmsg
+        max_unpacked_bytes: the maximum size of one message after decompression, and with `messageFormat=inlongmsg` or
+            `inlong` of the messages of a pack with their attributes; a longer one counts as corrupt. Default: 67108864
     """
     return _texts(
         {
@@ -202,6 +209,7 @@ def source_options(
             "msgTimeZone": msg_time_zone,
             "metadataIntervalMs": metadata_interval_ms,
             "messageFormat": message_format,
+            "inlongDefaultFormat": inlong_default_format,
             "maxUnpackedBytes": max_unpacked_bytes,
         }
     )

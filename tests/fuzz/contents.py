@@ -8,11 +8,15 @@ import random
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timezone
 from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
 
 from tests.fuzz import corpus
 from tests.fuzz.mutations import damaged
-from tests.inlong_packs import pack_3, pack_4, pack_grouped, sized, with_attributes
+from tests.inlong_packs import field, message_obj, message_objs, pack_3, pack_4, pack_grouped, sized, with_attributes
 from tubemq_spark.compression import CODECS, compress, decompress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import (
@@ -24,8 +28,10 @@ from tubemq_spark.protocol.message import (
     encode_payload,
     split_payload,
 )
+from tubemq_spark.protocol.pb.ProxySdk_pb2 import MessageObjs
 from tubemq_spark.protocol.stamp import Origin, Stamp, encode, parse
-from tubemq_spark.source.inlong import unpack
+from tubemq_spark.source.inlong import microseconds, unpack
+from tubemq_spark.source.inlong_formats import open_message
 
 _HEADERS = [
     b"$msgType$=blue,$msgTime$=202402291530,colour=gr\xc3\xbcn,size=",
@@ -196,6 +202,37 @@ def accepts_pack(given: bytes) -> bool:
         is_too_large = "maxUnpackedBytes" in str(error)
     assert is_too_large or found == _messages_in(given)
     return found is not None
+
+
+_GROUPS = [bytes([tag]) for tag in range(3, 256, 8)]  # tags that begin one
+_OBJS = [message_obj(5, b"body", [("k", "v"), ("k", "w")]), message_obj(-1, b""), field(1, 5) + field(9, b"more")]
+
+
+def make_objs(chance: random.Random) -> bytes:
+    known = [message_objs(chance.sample(_OBJS, chance.randint(0, 3))) for _ in range(3)]
+    return damaged(chance, chance.choice(known), known)
+
+
+def accepts_objs(given: bytes) -> bool:
+    """The parser of protobuf is the specification, but groups, which nobody sends, are refused."""
+    wanted: list[tuple[int, bytes, dict[str, str]]] | None = None
+    with suppress(DecodeError):
+        whole = MessageObjs.FromString(given)
+        texts = [
+            {one.key.decode(errors="replace"): one.value.decode(errors="replace") for one in each.params}
+            for each in whole.msgs
+        ]
+        if whole.IsInitialized():
+            wanted = [(each.msgTime, each.body, own) for each, own in zip(whole.msgs, texts, strict=True)]
+    try:
+        opened = open_message(given, {"version": "1"}, timezone.utc, _MOST, 0)
+    except ProtocolError:
+        assert wanted is None or any(tag in given for tag in _GROUPS)
+        return False
+    found = [(head.time, body, dict(head.attributes)) for head, bodies in opened for body in bodies.to_pylist()]
+    assert wanted is not None
+    assert found == [(microseconds(time), body, own) for time, body, own in wanted]
+    return True
 
 
 class _Read(io.BytesIO):

@@ -23,6 +23,7 @@ DECODERS: tuple[Decoder[Any], ...] = (
     Decoder("payloads", 60_000, contents.make_payload, contents.accepts_payload),
     Decoder("stamps", 40_000, contents.make_attributes, contents.accepts_stamp),
     Decoder("inlong-packs", 50_000, contents.make_pack, contents.accepts_pack),
+    Decoder("inlong-protobuf", 20_000, contents.make_objs, contents.accepts_objs),
     Decoder("compressed-bodies", 19_000, contents.make_compressed, contents.accepts_compressed),
     Decoder("offsets", 30_000, checkpoints.make_offset, checkpoints.accepts_offset),
     Decoder("claims", 20_000, checkpoints.make_claim, checkpoints.accepts_claim),

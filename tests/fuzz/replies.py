@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from tests.inlong_packs import pack_grouped
+from tests.inlong_packs import message_obj, message_objs, pack_grouped
 from tubemq_spark.client.consumer.broker_requests import unwrap_fetch
 from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.compression import compress
@@ -37,6 +37,7 @@ FORMATS = [
     RowFormat(corrupt="keep", columns=("corrupt", "offset")),
     RowFormat(columns=("topic",), msg_types={"fuzz": frozenset({"b"})}),
     RowFormat(corrupt="skip", message_format="inlongmsg"),
+    RowFormat(corrupt="keep", message_format="inlong", default_format="raw"),
     RowFormat(corrupt="keep", message_format="inlongmsg", columns=("inlong_group", "msg_type", "corrupt")),
     RowFormat(corrupt="keep", message_format="inlongmsg", msg_types={"fuzz": frozenset({"a"})}),
 ]
@@ -52,7 +53,11 @@ _HEADERS = [
     b"\xff=\xff",
     b",,",
     b"a=" + b"x" * 300,
+    b"version=1",
+    b"msgEnType=2",
 ]
+
+_PACKS = [pack_grouped(1, [("groupId=g", b"body")] * 3), message_objs([message_obj(5, b"body", [("k", "v")])] * 3)]
 
 
 def outcome_of(work: Callable[..., Any], *args: Any) -> Any:
@@ -91,7 +96,7 @@ class ReplyFuzz:
         chance = self._random
         flag = chance.choice(_FLAGS[:7] if usual else _FLAGS)
         size = chance.choice(_LONG_SIZES if chance.random() < 0.002 else _SIZES)
-        payload = chance.randbytes(size) if chance.random() < 0.8 else pack_grouped(1, [("groupId=g", b"body")] * 3)
+        payload = chance.randbytes(size) if chance.random() < 0.8 else chance.choice(_PACKS)
         if flag & 1 and chance.random() < 0.95:
             header = chance.choice(_HEADERS)
             if chance.random() < 0.1:
@@ -192,7 +197,10 @@ def _rows(form: RowFormat, batches: Sequence[FetchedBatch], columns: Sequence[st
     found = outcome_of(rows)
     if isinstance(found, pa.Table):
         found.validate(full=True)
-    return found, list(maker.corrupt())
+    # Which pack is found to be corrupt first depends on how many messages are opened together.
+    return found, [
+        text if form.message_format == "raw" else text.partition("; the first")[0] for text in maker.corrupt()
+    ]
 
 
 def differences(seed: int, count: int) -> Iterator[str]:

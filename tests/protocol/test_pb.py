@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path("tubemq_spark/protocol/pb")
 SERVICES = ["BrokerService", "MasterService", "RPC"]
-GENERATED = [f"{service}_pb2{suffix}" for service in SERVICES for suffix in (".py", ".pyi")]
+GENERATED = [f"{name}_pb2{suffix}" for name in (*SERVICES, "ProxySdk") for suffix in (".py", ".pyi")]
 
 # Another library registers files and messages of the same names first; warnings are errors.
 NEIGHBOUR = """

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.inlong_packs import pack_3, pack_grouped
+from tests.inlong_packs import message_obj, message_objs, pack_3, pack_grouped
 from tests.source_options.conftest import Start
 from tests.without_spark.source import Stream, bodies, fill, options, read_batch
 from tubemq_spark.datasource import TubeMQDataSource
@@ -42,6 +42,30 @@ def test_each_message_of_a_pack_is_a_row(start: Start, streaming: bool) -> None:
     assert {(row["inlong_group"], row["inlong_stream"]) for row in rows} == {("g", "s")}
 
 
+@pytest.mark.option("inlongDefaultFormat")
+@pytest.mark.parametrize("streaming", [True, False])
+def test_each_message_has_its_own_format(start: Start, streaming: bool) -> None:
+    tubemq = start({"t": 1})
+    objs = message_objs([message_obj(1709251140000, b"one", [("k", "v")]), message_obj(5, b"two")])
+    tubemq.send("t", objs, attributes={"version": "1", "inlongGroupId": "g", "inlongStreamId": "s"}, msg_type="s")
+    tubemq.send("t", PACKS[1], msg_type="s", attributes={"msgEnType": "2"})
+    tubemq.send("t", b"plain", msg_type="s")
+    given = {"messageFormat": "inlong", "inlongDefaultFormat": "raw", "filters": "s"}
+    rows = Stream(tubemq, "t", **given).run()[0] if streaming else read_batch(tubemq, "t", **given)
+    assert bodies(rows) == [b"one", b"two", b"three", b"four", b"plain"]
+    assert [row["inlong_index"] for row in rows] == [0, 1, 0, 1, 0]
+    assert [row["inlong_group"] for row in rows] == ["g"] * 4 + [None]
+    with pytest.raises(ProtocolError, match="is not an InLongMsg"):
+        read_batch(tubemq, "t", messageFormat="inlong")
+
+
+@pytest.mark.option("inlongDefaultFormat")
+def test_default_format_needs_a_format_of_inlong(start: Start) -> None:
+    given = {"messageFormat": "inlongmsg", "inlongDefaultFormat": "raw"}
+    with pytest.raises(ConfigError, match=r"^option 'inlongDefaultFormat' needs option 'messageFormat'"):
+        TubeMQDataSource(options(start({"t": 1}), "t", **given)).schema()
+
+
 @pytest.mark.option("corruptMessages")
 def test_message_that_is_not_a_pack_is_corrupt(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     tubemq = start({"t": 1})
@@ -57,7 +81,7 @@ def test_message_that_is_not_a_pack_is_corrupt(start: Start, caplog: pytest.LogC
 
 def test_another_format_is_refused(start: Start) -> None:
     source = TubeMQDataSource(options(start({"t": 1}), "t", messageFormat="json"))
-    with pytest.raises(ConfigError, match=r"^option 'messageFormat' is 'json'; expected raw or inlongmsg"):
+    with pytest.raises(ConfigError, match=r"^option 'messageFormat' is 'json'; expected raw, inlongmsg or inlong"):
         source.schema()
 
 

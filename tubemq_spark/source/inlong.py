@@ -67,6 +67,11 @@ class Head:
     time: int | None  # in microseconds since the epoch; None if the pack has none that can be read
     text: int = field(default=0, compare=False)  # characters of all attributes
 
+    @classmethod
+    def of(cls, attributes: Mapping[str, str], group: str | None, stream: str | None, time: int | None) -> Head:
+        text = sum(map(len, attributes)) + sum(map(len, attributes.values()))
+        return cls(attributes, group, stream, time, text)
+
 
 Inside = Iterator[tuple[Head, pa.BinaryArray]]
 """The messages' bodies in their order; neighbours with the same head come together."""
@@ -265,9 +270,8 @@ def _head(attributes: dict[str, str], zone: tzinfo) -> Head:
 
     time = _day_or_minute(attributes.get("t", "").strip(), zone)
     if time is None:
-        time = _since_1970(attributes.get("dt", "").strip())
-    text = sum(map(len, attributes)) + sum(map(len, attributes.values()))
-    return Head(attributes, first(_GROUP_KEYS), first(_STREAM_KEYS), time, text)
+        time = since_1970(attributes.get("dt", "").strip())
+    return Head.of(attributes, first(_GROUP_KEYS), first(_STREAM_KEYS), time)
 
 
 def _day_or_minute(text: str, zone: tzinfo) -> int | None:
@@ -278,10 +282,15 @@ def _day_or_minute(text: str, zone: tzinfo) -> int | None:
     return None
 
 
-def _since_1970(text: str) -> int | None:
+def since_1970(text: str) -> int | None:
+    """Parse milliseconds since 1970."""
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20):
         return None
-    milliseconds = int(text)
+    return microseconds(int(text))
+
+
+def microseconds(milliseconds: int) -> int | None:
+    """Return milliseconds since 1970 as microseconds, None if they are out of Spark's range."""
     return milliseconds * 1000 if _FIRST_MS <= milliseconds <= _LAST_MS else None
 
 

@@ -200,18 +200,26 @@ METADATA_INTERVAL_MS = Option(
 )
 MESSAGE_FORMAT = choice(
     "messageFormat",
-    ("raw", "inlongmsg"),
-    "`inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row with more columns, and a "
-    "message that is not a pack counts as corrupt",
+    ("raw", "inlongmsg", "inlong"),
+    "`inlongmsg`: messages are packs of InLong's DataProxy (V0); each message inside becomes a row with more columns, "
+    "and a message that is not a pack counts as corrupt. `inlong`: the same for all formats of DataProxy; the "
+    "attributes of each message say whether it is a plain body, InLongMsg (V0) or protobuf (V1)",
     "raw",
+)
+INLONG_DEFAULT_FORMAT = choice(
+    "inlongDefaultFormat",
+    ("inlongmsg", "raw"),
+    "for `messageFormat=inlong`: what a message is whose attributes `version` and `msgEnType` are missing. InLong's "
+    "readers take it for InLongMsg; `raw` is a plain body, which DataProxy 1.2 and 1.3 sent without attributes",
+    "inlongmsg",
 )
 
 MAX_UNPACKED_BYTES = Option(
     "maxUnpackedBytes",
     whole_number(1, 1 << 30),
     "a number of bytes, 1 to 1073741824",
-    "the maximum size of one message after decompression, and with `messageFormat=inlongmsg` of the messages of a pack "
-    "with their attributes; a longer one counts as corrupt",
+    "the maximum size of one message after decompression, and with `messageFormat=inlongmsg` or `inlong` of the "
+    "messages of a pack with their attributes; a longer one counts as corrupt",
     MAX_UNPACKED,
 )
 
@@ -316,6 +324,7 @@ def row_format(raw: Mapping[str, str], filters: Mapping[str, tuple[str, ...]] = 
         {topic: frozenset(types) for topic, types in filters.items()},
         MESSAGE_FORMAT.get(raw),
         MAX_UNPACKED_BYTES.get(raw),
+        INLONG_DEFAULT_FORMAT.get(raw),
     )
 
 
@@ -359,6 +368,8 @@ def check_options(raw: Mapping[str, str]) -> None:
         raise ConfigError(
             f"option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger', which is {most}: make it less"
         )
+    if _set(raw, (INLONG_DEFAULT_FORMAT,)) and MESSAGE_FORMAT.get(raw) != "inlong":
+        raise ConfigError("option 'inlongDefaultFormat' needs option 'messageFormat' with the value inlong")
     if PUSH_FILTERS.get(raw) and not hasattr(datasource, "Filter"):
         raise ConfigError("option 'pushFilters' needs Spark 4.1 or later: leave it out")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of InLongMsg packs, without a Python object for each."""
+"""Rows of the packs of InLong's DataProxy, without a Python object for each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,13 @@ class PackOpener:
         """Return the messages of a pack. A corrupt pack that is kept is returned itself, without a head."""
         if found is not KEPT:
             try:
-                return unpack(pack, self._form.zone, self._form.max_unpacked, each)
+                if self._form.message_format == "inlongmsg":
+                    return unpack(pack, self._form.zone, self._form.max_unpacked, each)
+                from tubemq_spark.source.inlong_formats import open_message  # only this format needs its protobuf
+
+                return open_message(
+                    pack, found.own or {}, self._form.zone, self._form.max_unpacked, each, self._form.default_format
+                )
             except ProtocolError as error:
                 if not self._is_kept(message_id, str(error)):
                     return ()

@@ -29,4 +29,5 @@ class RowFormat:
     msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)  # wanted ones by topic; all without an entry
     message_format: str = "raw"
     max_unpacked: int = MAX_UNPACKED
+    default_format: str = "inlongmsg"  # of a message whose attributes do not say it, in format `inlong`
     columns: tuple[str, ...] | None = None  # only these, in this order; None for all

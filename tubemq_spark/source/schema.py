@@ -21,7 +21,7 @@ def _available(form: RowFormat) -> list[Column]:
     settings = {
         None,
         CORRUPT if form.corrupt == "keep" else None,
-        INLONG if form.message_format == "inlongmsg" else None,
+        None if form.message_format == "raw" else INLONG,
     }
     return [column for column in READ if column.needs in settings]
 

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens messages of InLong's DataProxy by their own attributes (wire: InLong's `MessageDeserializer`).
+
+    version       0 plain body, 1 protobuf (V1), 2 InLongMsg (V0, see `inlong.py`)
+    msgEnType     if there is no `version`: the same numbers, or V0 or V1
+    compressType  of V1: 0 or NONE, 1 or INLONG_GZ, 2 or INLONG_SNAPPY; none if it is missing
+
+A V1 body is a `MessageObjs` of proto/ProxySdk.proto.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from datetime import tzinfo
+from itertools import groupby
+
+from google.protobuf.message import DecodeError
+
+from tubemq_spark.compression import decompress
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.peer_text import shown
+from tubemq_spark.protocol.message import MAX_ATTRIBUTES
+from tubemq_spark.protocol.pb.ProxySdk_pb2 import MessageObj
+from tubemq_spark.protocol.varint import read_varint
+from tubemq_spark.source.arrow_arrays import binaries
+from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, Inside, microseconds, since_1970, unpack
+
+_PLAIN, _V1, _V0 = 0, 1, 2
+_DEFAULTS = {"raw": _PLAIN, "inlongmsg": _V0}  # by the value of option `inlongDefaultFormat`
+_TYPES = {"V0": _V0, "V1": _V1}  # texts that DataProxy 1.4 to 1.7 wrote
+_CODEC_NAMES = {"NONE": 0, "INLONG_GZ": 1, "INLONG_SNAPPY": 2}  # since DataProxy 1.13
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+
+_GZIP, _GZIP_MAGIC = 31, b"\x1f\x8b\x08"
+_MSGS, _PARAMS = 1 << 3 | 2, 4 << 3 | 2  # tags in `MessageObjs` and `MessageObj`
+_FIXED = {1: 8, 5: 4}  # bytes of a field by its wire type
+_MAX_VARINT = 10  # bytes
+_CHUNK = 1000  # messages that are decoded together
+
+
+def open_message(
+    body: bytes, own: Mapping[str, str], zone: tzinfo, most: int, each: int, default: str = "inlongmsg"
+) -> Inside:
+    """Return the messages of a body with the attributes `own`; other parameters as for `inlong.unpack`.
+
+    `default` is what the body is if no attribute says so: `raw` or `inlongmsg`. Raise `ProtocolError` before the first
+    message.
+    """
+    version = _version(own)
+    if version is None:
+        version = _DEFAULTS[default]
+    if version == _V0:
+        return unpack(body, zone, most, each)
+    group, stream = own.get("inlongGroupId"), own.get("inlongStreamId")
+    if version == _PLAIN:
+        return iter([(Head.of(own, group, stream, since_1970(own.get("msgTime", ""))), binaries([body]))])
+    parts = _checked(_plain(body, own.get("compressType", "0"), most), most, each)
+    return _messages(parts, group, stream)
+
+
+def _version(own: Mapping[str, str]) -> int | None:
+    """Return what the attributes say that the body is, None if they do not."""
+    if (text := own.get("version")) is not None:
+        found = _number(text)
+    elif (text := own.get("msgEnType")) is not None:
+        found = _TYPES.get(text, _number(text))
+    else:
+        return None
+    if found not in (_PLAIN, _V1, _V0):
+        raise ProtocolError(f"its InLong version '{shown(text, 40)}' is none of 0 (plain), 1 (protobuf), 2 (InLongMsg)")
+    return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _plain(body: bytes, compression: str, most: int) -> bytes:
+    number = _CODEC_NAMES.get(compression, _number(compression))
+    match number:
+        case 0:
+            return body
+        case 1:
+            return _gunzip(body, most)
+        case 2:
+            return decompress("snappy", body, most)
+        case _:
+            raise ProtocolError(
+                f"its compressType '{shown(compression, 40)}' is none of {', '.join(_CODEC_NAMES)}, 0 to 2"
+            )
+
+
+def _gunzip(data: bytes, most: int) -> bytes:
+    """Return the decompressed data. As in Java, other bytes behind its end are ignored."""
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        plain = unpacker.decompress(data, most + 1)
+    except zlib.error:
+        raise ProtocolError("it has damaged gzip data") from None
+    if len(plain) > most:
+        raise ProtocolError(f"it becomes larger than {most} bytes, which option 'maxUnpackedBytes' limits")
+    if not unpacker.eof or unpacker.unused_data.startswith(
+        _GZIP_MAGIC
+    ):  # Java reads another member, DataProxy sends none
+        raise ProtocolError("it has damaged gzip data, or more than one member")
+    return plain
+
+
+def _checked(data: bytes, most: int, each: int) -> list[bytes]:
+    """Return each `MessageObj` of a `MessageObjs`, encoded. Raise `ProtocolError` unless all can be read.
+
+    They are decoded again one by one, because they take much more memory than their bytes.
+    """
+    parts = []
+    room = most
+    try:
+        for part in _fields(data, _MSGS):
+            # A byte that may be the tag of an attribute is rare, except in texts.
+            if part.count(_PARAMS) >= MAX_ATTRIBUTES and sum(1 for _ in _fields(part, _PARAMS)) > MAX_ATTRIBUTES:
+                raise ProtocolError(f"its MessageObjs have a message of more than {MAX_ATTRIBUTES} attributes")
+            found = MessageObj.FromString(part)
+            if not found.IsInitialized():
+                raise ProtocolError("its MessageObjs have a message without msgTime, sourceIp or body")
+            room -= MESSAGE_BYTES + each + len(part) + ATTRIBUTE_BYTES * len(found.params)
+            if room < 0:
+                raise ProtocolError(
+                    f"its MessageObjs take more than {most} bytes, the limit of option 'maxUnpackedBytes'"
+                )
+            parts.append(part)
+    except (DecodeError, IndexError):
+        raise ProtocolError("its body is not a whole MessageObjs, the protobuf of version 1") from None
+    return parts
+
+
+def _fields(data: bytes, wanted: int) -> Iterator[bytes]:
+    """Yield the values of a field of bytes. Raise `IndexError` for data that is not whole."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _varint(data, at)
+        start = at
+        if not 8 <= tag < 1 << 32:
+            raise IndexError  # fields are numbered from 1
+        if tag & 7 == 2:
+            size, start = _varint(data, at)
+            at = start + size
+        elif tag & 7 == 0:
+            _, at = _varint(data, at)
+        else:
+            at += _FIXED.get(tag & 7, end + 1)
+        if at > end:
+            raise IndexError
+        if tag == wanted:
+            yield data[start:at]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number, end = read_varint(data, at)
+    if end - at > _MAX_VARINT:
+        raise IndexError
+    return number, end
+
+
+def _messages(parts: list[bytes], group: str | None, stream: str | None) -> Inside:
+    """Yield the messages, neighbours with the same time and attributes together."""
+    for start in range(0, len(parts), _CHUNK):
+        objs = [MessageObj.FromString(part) for part in parts[start : start + _CHUNK]]
+        bodies = binaries([one.body for one in objs])
+        at = 0
+        for (time, attributes), same in groupby(objs, _head):
+            end = at + sum(1 for _ in same)
+            yield Head.of(attributes, group, stream, time), bodies[at:end]
+            at = end
+
+
+def _head(obj: MessageObj) -> tuple[int | None, dict[str, str]]:
+    """Return the time and the attributes of a message; the last of equal keys counts."""
+    attributes = {one.key.decode(errors="replace"): one.value.decode(errors="replace") for one in obj.params}
+    return microseconds(obj.msgTime), attributes
