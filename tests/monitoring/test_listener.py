@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.monitoring.events import BEGAN_AT, ID, RUN, ended, idle, offset, progress, source, started
 from tubemq_spark.monitoring import JsonLines, PrometheusMetrics, TubeMQListener
@@ -127,3 +127,24 @@ def test_prometheus_can_read_the_metrics(registry: CollectorRegistry) -> None:
     with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as reply:
         assert b'tubemq_spark_query_active{query="copy"} 1.0' in reply.read()
     server.stop()
+
+
+def test_series_of_ended_queries_do_not_stay_for_ever(listener: TubeMQListener, registry: CollectorRegistry) -> None:
+    """Those of the last 20 stay, and those of queries that run; errors have a limited number of names, too."""
+
+    def lines() -> int:
+        return len(generate_latest(registry).splitlines())
+
+    sizes = []
+    listener.onQueryStarted(started("runs", run="other"))
+    for number in range(200):
+        listener.onQueryStarted(started(f"query {number}"))
+        read = source(offset({"1:0": 28}), offset({"1:0": 56}), 1)
+        listener.onQueryProgress(progress(read, name=f"query {number}", sink_rows=1))
+        listener.onQueryTerminated(ended(f"tubemq_spark.errors.{'X' * (number % 60)}{chr(65 + number % 26)}Error: x"))
+        sizes.append(lines())
+    assert sizes[40] == sizes[199]
+    found = {(sample.labels["query"]) for metric in registry.collect() for sample in metric.samples if sample.labels}
+    assert found == {"runs", *(f"query {number}" for number in range(180, 200))}
+    errors = {sample.labels.get("error") for metric in registry.collect() for sample in metric.samples}
+    assert "other" in errors

@@ -90,8 +90,12 @@ def test_a_query_without_a_name_is_known_by_its_id() -> None:
             "no topic",
         ),
         ("x: [DIVIDE_BY_ZERO] Division by zero.\nat y", "DIVIDE_BY_ZERO", "x: [DIVIDE_BY_ZERO] Division by zero."),
+        # Texts that the pattern would search for minutes if it were quadratic.
+        ("tubemq_spark." * 200_000, "unknown", "tubemq_spark." * 200_000),
+        ("tubemq_spark." + "a" * 2_000_000, "unknown", "tubemq_spark." + "a" * 2_000_000),
         ("java.lang.OutOfMemoryError\nat y", "unknown", "java.lang.OutOfMemoryError"),
     ],
+    ids=lambda text: str(text)[:40],
 )
 def test_says_why_a_query_ended(exception: str | None, error: str | None, text: str | None) -> None:
     report = end_report(QUERY, exception)

@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from threading import Thread
+from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.metrics import MetricWrapperBase
 
 from tubemq_spark.client.counters import Count
 from tubemq_spark.monitoring.report import BatchReport, EndReport, Query, SourceReport
 
+M = TypeVar("M", bound=MetricWrapperBase)
+
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_MAX_ENDED = 20
+_MAX_ERRORS = 50
+_OTHER = "other"
 _PARTITION = ("query", "source", "topic", "broker", "partition")
 
 
@@ -32,7 +40,8 @@ class MetricsServer:
 class PrometheusMetrics:
     """Metrics of all queries that the listener hears of, labelled `query` with the query's name, or its id without one.
 
-    A query's lag disappears when the query ends. Counters stay: Prometheus expects that.
+    A query's lag disappears when the query ends. Its counters stay, as Prometheus expects, until 20 other queries have
+    ended. After 50 different errors, further ones are counted as `other`.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -63,6 +72,9 @@ class PrometheusMetrics:
         }
         self._totals: dict[tuple[str, int, str], int] = {}  # by run, source and key: what was counted so far
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # by run: the labels of its lag
+        self._series: defaultdict[str, set[tuple[Any, tuple[str, ...]]]] = defaultdict(set)  # by query, without the lag
+        self._ended: dict[str, None] = {}  # queries, in the order of their ends
+        self._errors: set[str] = set()
 
     def serve(self, port: int, address: str = "127.0.0.1") -> MetricsServer:
         """Answer Prometheus at http://address:port/metrics in a daemon thread, until `stop` or the end of the process.
@@ -72,39 +84,56 @@ class PrometheusMetrics:
         return MetricsServer(*start_http_server(port, addr=address, registry=self.registry))
 
     def started(self, query: Query) -> None:
-        self._active.labels(query.label).set(1)
-        self._batches.labels(query.label)  # from now on it is 0, so that the first increase counts
-        self._heard.labels(query.label).set_to_current_time()
+        self._ended.pop(query.label, None)
+        self._of(self._active, query.label).set(1)
+        self._of(self._batches, query.label)  # from now on it is 0, so that the first increase counts
+        self._of(self._heard, query.label).set_to_current_time()
 
     def batch(self, report: BatchReport) -> None:
         label = report.query.label
-        self._active.labels(label).set(1)
-        self._batches.labels(label).inc()
-        self._seconds.labels(label).observe(report.seconds)
-        self._heard.labels(label).set(report.began + report.seconds)
+        self._of(self._active, label).set(1)
+        self._of(self._batches, label).inc()
+        self._of(self._seconds, label).observe(report.seconds)
+        self._of(self._heard, label).set(report.began + report.seconds)
         if report.sink_rows is not None:
-            self._sink_rows.labels(label).inc(report.sink_rows)
+            self._of(self._sink_rows, label).inc(report.sink_rows)
         for source in report.sources:
-            self._rows.labels(label, source.number).inc(source.rows)
+            self._of(self._rows, label, str(source.number)).inc(source.rows)
             self._count(report.query, source)
         self._show_lag(report)
 
     def idle(self, query: Query, at: float) -> None:
-        self._heard.labels(query.label).set(at)
+        self._of(self._heard, query.label).set(at)
 
     def ended(self, report: EndReport) -> None:
         label, run = report.query.label, report.query.run_id
-        self._active.labels(label).set(0)
+        self._of(self._active, label).set(0)
         if report.error is not None:
-            self._failures.labels(label, report.error).inc()
+            error = report.error if report.error in self._errors or len(self._errors) < _MAX_ERRORS else _OTHER
+            self._errors.add(error)
+            self._of(self._failures, label, error).inc()
         for labels in self._shown.pop(run, ()):
             self._lag.remove(*labels)
         self._totals = {key: total for key, total in self._totals.items() if key[0] != run}
+        self._ended.pop(label, None)
+        self._ended[label] = None
+        if len(self._ended) > _MAX_ENDED:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            for metric, labels in self._series.pop(oldest):
+                metric.remove(*labels)
+
+    def _of(self, metric: M, query: str, *more: str) -> M:
+        """Return the series of a query."""
+        labels = (query, *more)
+        self._series[query].add((metric, labels))
+        return metric.labels(*labels)
 
     def _count(self, query: Query, source: SourceReport) -> None:
         for key, metric in self._counters.items():
             total, counted = source.counters.get(key, 0), (query.run_id, source.number, key)
-            metric.labels(query.label, source.number).inc(max(total - self._totals.get(counted, 0), 0))
+            series = self._of(metric, query.label, str(source.number))
+            series.inc(max(total - self._totals.get(counted, 0), 0))
             self._totals[counted] = total
 
     def _show_lag(self, report: BatchReport) -> None:

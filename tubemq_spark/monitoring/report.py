@@ -17,8 +17,9 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
 
-_ERROR = re.compile(r"\btubemq_spark\.[\w.]*?(\w+Error)\b")
-_CONDITION = re.compile(r"\[([A-Z][A-Z_.]+)\]")
+# Both are found in linear time in a text that a peer may have written in part.
+_ERROR = re.compile(r"\btubemq_spark(?:\.[a-z_]\w{0,60}){0,8}\.([A-Z][A-Za-z]{0,60}Error)\b")
+_CONDITION = re.compile(r"\[([A-Z][A-Z_.]{1,80})\]")
 
 
 @dataclass(frozen=True)
