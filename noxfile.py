@@ -215,7 +215,8 @@ def time_of_the_source(session: nox.Session) -> dict[str, str]:
 @nox.session(venv_backend="venv", reuse_venv=True)
 def dist(session: nox.Session) -> None:
     """Build sdist and wheel into dist/ twice, compare, check and try them; `-- --quick` leaves out sdist and Spark."""
-    session.install("build>=1.2", "check-wheel-contents>=0.6", "hatch-vcs>=0.5", "hatchling>=1.27", "twine>=6")
+    session.install("--require-hashes", "-r", str(ROOT / "scripts/build-tools.txt"))
+    session.install("check-wheel-contents>=0.6", "twine>=6")
     shutil.rmtree(DIST, ignore_errors=True)
     variables = time_of_the_source(session)
     built = build(session, ROOT, DIST, **variables)

@@ -26,6 +26,12 @@ class Goal:
         lower = 1.0 if self.against is None else results.median(self.against)
         return None if upper is None or not lower else upper / lower
 
+    def is_within_spread(self, results: Results) -> bool:
+        """Return True if the rounds do not agree whether the bound is met."""
+        uppers = results.values(self.measured)
+        lowers = (1.0,) if self.against is None else results.values(self.against)
+        return self.is_met(min(uppers) / max(lowers)) != self.is_met(max(uppers) / min(lowers))
+
     def is_met(self, value: float) -> bool:
         return value >= self.bound if self.at_least else value <= self.bound
 

@@ -14,6 +14,14 @@ from scripts.markdown import table
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 _BEGIN, _END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 _TABLES = {"read": "reading", "write": "writing", "packs": "rows in InLong packs"}
+_OTHERS = {
+    "growth": "Growth with partitions, sizes of bodies and tasks",
+    "memory": "Memory of a worker that reads",
+    "latency": "Latency from send to row",
+    "small": "A small batch read",
+    "idle": "An idle query",
+    "driver": "CPU time of the driver with 1000 partitions",
+}
 _NONE = "No results are stored yet. `make bench` measures them and fills this section.\n"
 
 
@@ -45,9 +53,13 @@ def _origin(found: Results) -> str:
     days = sorted({part.date[:10] for part in found.parts.values()})
     what = ", ".join(f"{name} {version}" for name, version in first.versions.items() if name != "tubemq-spark")
     where = f"{first.machine.get('cores', '?')} cores ({first.machine.get('processor', first.machine['system'])})"
+    commits = sorted({part.versions.get("tubemq-spark", "").rpartition("+g")[2] for part in found.parts.values()})
+    loads = sorted(float(part.machine["load before"]) for part in found.parts.values() if "load before" in part.machine)
+    load = f" Other programs ran: the load before the parts was {loads[0]:g} to {loads[-1]:g}." if loads else ""
+    snapshot = " 2.5.0-SNAPSHOT is a build of that release's branch, not a release." if "SNAPSHOT" in what else ""
     return (
-        f"Measured from {days[0]} to {days[-1]} on {where} that servers and clients share; {what}. Medians of "
-        f"{first.settings['rounds']} rounds.\n\n"
+        f"Measured by `make bench` from {days[0]} to {days[-1]} on {where} that servers and clients share, at commits "
+        f"{', '.join(commits)}; {what}.{snapshot}{load} Medians of {first.settings['rounds']} rounds.\n\n"
         "![Messages per second of each reader and writer](images/performance.png)\n"
     )
 
@@ -82,25 +94,37 @@ def _runners(found: Results, part: str) -> list[str]:
 
 
 def _rows_of(found: Results) -> str:
-    """Return the rows of the other parts, one line each."""
-    lines = []
+    """Return the rows of the other parts, one table for each part, folded."""
+    tables: dict[str, list[list[str]]] = {}
     for row in found:
         key = row.key
-        if key.part in ("growth", "memory", "latency", "small", "idle", "driver") and key.quantity != CPU:
+        if key.part in _OTHERS and key.quantity != CPU:
             size = f", {_bytes(key.size)}" if key.size else ""
             shown = f"{row.median:,.0f}" if key.quantity in (RATE, MEMORY, MILLISECONDS) else f"{row.median:.1f}"
-            lines.append([f"{key.part}: {key.runner}{size}", shown, key.quantity])
-    return table(["measured", "median", ""], lines) if lines else ""
+            tables.setdefault(key.part, []).append([f"{key.runner}{size}", shown, key.quantity])
+    return "\n".join(_folded(_OTHERS[part], table(["measured", "median", ""], rows)) for part, rows in tables.items())
 
 
 def _goals(found: Results) -> str:
-    lines = []
+    """Return the goals, folded. A goal whose bound lies between the lowest and the highest round is open."""
+    lines, met = [], 0
     for goal in goals.GOALS:
         value = goal.value(found)
         if value is not None:
-            bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
-            lines.append([goal.what, bound, f"{value:.3g}", "met" if goal.is_met(value) else "not met"])
-    return table(["goal", "bound", "measured", ""], lines) if lines else ""
+            verdict = "met" if goal.is_met(value) else "not met"
+            if goal.is_within_spread(found):
+                verdict = f"{verdict} by the median; the rounds differ"
+            met += goal.is_met(value)
+            lines.append([goal.what, f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", f"{value:.3g}", verdict])
+    if not lines:
+        return ""
+    shown = table(["goal", "bound", "measured", ""], lines)
+    return _folded(f"The project's goals: the medians meet {met} of {len(lines)}", shown)
+
+
+def _folded(title: str, content: str) -> str:
+    """Return what a reader unfolds, on GitHub and on the site."""
+    return f'<details markdown="1"><summary>{title}</summary>\n\n{content}\n</details>\n'
 
 
 def _bytes(size: int) -> str:

@@ -107,6 +107,10 @@ class Results:
         row = self._rows.get(key)
         return None if row is None else row.median
 
+    def values(self, key: Key) -> tuple[float, ...]:
+        """Return the values of all rounds of a row."""
+        return self._rows[key].values
+
 
 def write(result: PartResult, folder: Path = FOLDER) -> Path:
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,6 +40,36 @@ def test_actions_are_pinned_by_commit(workflow: str) -> None:
     assert [one for one in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v[\d.]+", one)] == []
 
 
+def test_a_release_needs_the_tests_of_its_commit() -> None:
+    release = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    jobs = dict(re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", release, re.MULTILINE))
+    assert called_in(jobs["test"]) == {"test"}
+    assert "needs: [build, test]" in jobs["publish"]
+    assert "branches" not in release
+
+
+def test_build_tools_are_pinned_with_hashes() -> None:
+    lines = (ROOT / "scripts/build-tools.txt").read_text(encoding="utf-8").splitlines()
+    tools = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", tool) for tool in tools)
+    assert {"build", "hatchling", "hatch-vcs"} <= {tool.partition("==")[0] for tool in tools}
+    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    assert '"--require-hashes", "-r", str(ROOT / "scripts/build-tools.txt")' in noxfile
+
+
+# The one switch: the commit that releases 0.1.0 sets it, and then the pages must name the package of PyPI.
+IS_RELEASED = False
+PAGES = ["README.md", *(str(file.relative_to(ROOT)) for file in sorted((ROOT / "docs").rglob("*.md")))]
+
+NOTEBOOKS = [str(file.relative_to(ROOT)) for file in sorted((ROOT / "notebooks").glob("*.[im]*"))]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS])
+def test_pages_install_from_pypi_only_what_is_there(page: str) -> None:
+    commands = re.findall(r"pip install [^`\n]*?'(tubemq-spark|\.)\[", (ROOT / page).read_text(encoding="utf-8"))
+    assert set(commands) <= {"tubemq-spark" if IS_RELEASED else "."}
+
+
 @pytest.mark.parametrize(
     ("target", "readme"), [("bench", "README.md"), ("notebooks", "notebooks/README.md")], ids=["bench", "notebooks"]
 )

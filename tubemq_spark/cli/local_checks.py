@@ -58,7 +58,7 @@ def _discovery() -> Iterator[CheckResult]:
     if _OWN not in names:
         yield failed(
             "discovery", _OWN, "the package is not on the path of this Python",
-            "reinstall tubemq-spark: pip install --force-reinstall --no-deps tubemq-spark",
+            "install tubemq-spark again in the environment of this Python",
         )  # fmt: skip
     elif not broken:
         yield ok("discovery", 'format("tubemq")', "Spark's look-up finds it")
