@@ -69,7 +69,14 @@ ROWS = [b"[{}]", b'[{"brokerId": "x"}]', b'[{"brokerId": Infinity}]', b'[{"topic
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(
     "command",
-    ["topics list", "topics describe t", "topics create t", "topics delete t --yes", "lag g", "lag g --topic t --json"],
+    [
+        "topics list",
+        "topics describe t",
+        "topics create t",
+        "topics delete t --yes",
+        "lag my_group",
+        "lag my_group --topic t --json",
+    ],
 )
 def test_no_answer_of_a_master_ends_a_command_with_a_traceback(
     run: Run, command: str, rows: bytes, monkeypatch: pytest.MonkeyPatch
@@ -94,7 +101,7 @@ def test_a_client_of_a_group_commands_no_terminal(run: Run) -> None:
         status = {"brokerId": 1, "brokerIp": broker.host, "brokerWebPort": broker.port, "isBrokerOnline": "true"}
         with service(json.dumps({"result": True, "data": [status]}).encode()) as master:
             for arguments in ([], ["--json"]):
-                done = run("lag", "g", "--master", "127.0.0.1:1", "--admin", str(master), *arguments)
+                done = run("lag", "my_group", "--master", "127.0.0.1:1", "--admin", str(master), *arguments)
                 assert done.returncode == 0, done.stderr
                 assert "evil\\" in done.stdout
                 assert all(line.isprintable() for line in done.stdout.splitlines())
