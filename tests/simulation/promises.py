@@ -332,9 +332,9 @@ class Group:
                 continue
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
-            troubles = {what for _, what in self.schedule.troubles}
-            if self.reading.checkpoint.committed <= 1 and troubles & {"crash", "deleted"}:
-                continue  # the broker let the group begin anew, at the end; the next batch moves it
+            # "If a broker crashes before the first commit, it lets the group begin anew, …"
+            if self.reading.checkpoint.committed <= 1 and self.schedule.crashes[partition.broker_id]:
+                continue
             if position > limit:
                 raise BrokenError(
                     invariant, f"group {self.name} is at {position} of {partition}, the checkpoint at {limit}"
