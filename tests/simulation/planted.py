@@ -58,8 +58,8 @@ class Fault:
     file: str
     old: str
     new: str
-    family: str
     invariants: tuple[str, ...]
+    family: str = ""
 
     @property
     def path(self) -> Path:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.simulation.planted import Fault
 
 READER = "client/consumer/partition_reader.py"
@@ -14,6 +16,7 @@ QUEUE = "client/producer/send_queue.py"
 ONCE = "sink/deduplicator.py"
 ATTEMPTS = "sink/task_attempts.py"
 PLANNER = "source/micro_batch_planner.py"
+UNRESOLVED = "client/producer/unresolved_sends.py"
 CLAIM_ID = "protocol/claim_id.py"
 
 READING = (
@@ -24,7 +27,6 @@ READING = (
         "source/range_planner.py",
         "return {partition: (start[partition], until) for partition, until in grown.items()}",
         "return {partition: (start[partition], until - 28 * (until % 5 == 0)) for partition, until in grown.items()}",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -33,7 +35,6 @@ READING = (
         RANGE,
         "self._complete(messages[:cut], begin, self.end)",
         "self._complete(messages, begin, self.end)",
-        "reading",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
@@ -42,11 +43,7 @@ READING = (
         PLANNER,
         "return ranges(begin, self._stored_ends(end))",
         "return ranges(begin, {p: self._prober.extents([p])[p].end for p in self._stored_ends(end)})",
-        "reading",
-        (
-            "rows_exact",
-            "repeated_batch_equal",
-        ),
+        ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
         "empty_reply_taken_for_the_end",
@@ -54,7 +51,6 @@ READING = (
         RANGE,
         "self._on(Event.FETCHED, Reply(begin, messages, max_offset))",
         "self._on(*((Event.FETCHED, Reply(begin, messages, max_offset)) if messages else (Event.ENDED, AT_END)))",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -63,7 +59,6 @@ READING = (
         CLAIM_ID,
         "return Relation.PREDECESSOR if holder.attempt < self.attempt else Relation.SUCCESSOR",
         "return Relation.FOREIGN if holder.attempt < self.attempt else Relation.SUCCESSOR",
-        "reading",
         ("errors_explained", "bounded_time", "comes_to_rest"),
     ),
     Fault(
@@ -72,7 +67,6 @@ READING = (
         READER,
         "while self._claim.is_doubtful:",
         "while False:",
-        "reading",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
@@ -81,7 +75,6 @@ READING = (
         PLANNER,
         "if self._planned is None or self._planned[:2] != (start, end):",
         "if True:",
-        "reading",
         ("scans_equal", "errors_explained", "rows_exact", "comes_to_rest"),
     ),
     Fault(
@@ -90,7 +83,6 @@ READING = (
         CLAIM_ID,
         "return Relation.SIBLING\n",
         "return Relation.PREDECESSOR\n",
-        "reading",
         ("errors_explained", "scans_equal", "rows_exact", "comes_to_rest"),
     ),
     Fault(
@@ -99,7 +91,6 @@ READING = (
         CLAIM,
         "if sent_at - self.proven_at < settings.timings.claim_proof_max_age:",
         "if sent_at > 0:",
-        "reading",
         ("fenced_delivers_nothing",),
     ),
     Fault(
@@ -108,7 +99,6 @@ READING = (
         RANGE,
         "positions = range(begin, end, UNIT) if self._entries.has_positions else None",
         "positions = range(begin, begin + len(messages) * UNIT, UNIT)",
-        "reading",
         ("offset_true",),
     ),
     Fault(
@@ -117,11 +107,7 @@ READING = (
         PLANNER,
         "ids=ids, counted=end.counted)",
         "ids=ids, counted=None)",
-        "reading",
-        (
-            "offset_true",
-            "repeated_batch_equal",
-        ),
+        ("offset_true", "repeated_batch_equal"),
     ),
     # The group
     Fault(
@@ -130,11 +116,7 @@ READING = (
         PLANNER,
         "target = position if is_latest or before is None else max(position, before)",
         "target = claims.position(partition).end if claims.holds(partition) else position",
-        "reading",
-        (
-            "group_never_ahead",
-            "group_not_ahead",
-        ),
+        ("group_never_ahead", "group_not_ahead"),
     ),
     Fault(
         "group_stays_behind",
@@ -142,7 +124,6 @@ READING = (
         PLANNER,
         "        if not self._options.commit_offsets:",
         "        if True:",
-        "reading",
         ("group_follows",),
     ),
     Fault(
@@ -151,7 +132,6 @@ READING = (
         PLANNER,
         "        if not self._options.commit_offsets:",
         "        if False:",
-        "reading",
         ("group_left_alone",),
     ),
     Fault(
@@ -160,11 +140,7 @@ READING = (
         PLANNER,
         'stays where it was committed. May be called twice."""',
         'stays."""\n        self._planned and self._move_group(self._planned[1], is_latest=True)',
-        "reading",
-        (
-            "group_never_ahead",
-            "group_not_ahead",
-        ),
+        ("group_never_ahead", "group_not_ahead"),
     ),
     Fault(
         "group_free_between_batches",
@@ -172,11 +148,7 @@ READING = (
         PLANNER,
         "        self._batches += 1\n",
         "        self._batches += 1\n        self._claims_of(end.query).release()\n",
-        "reading",
-        (
-            "group_never_free",
-            "rival_harmless",
-        ),
+        ("group_never_free", "rival_harmless"),
     ),
     Fault(
         "later_run_is_a_successor",
@@ -184,7 +156,6 @@ READING = (
         CLAIM_ID,
         "return Relation.PREDECESSOR if holder.run < self.run else Relation.UNCLEAR",
         "return Relation.PREDECESSOR if holder.run < self.run else Relation.SUCCESSOR",
-        "reading",
         ("errors_explained",),
     ),
     Fault(
@@ -193,7 +164,6 @@ READING = (
         CLAIM_ID,
         "return Relation.FOREIGN\n",
         "return Relation.PREDECESSOR\n",
-        "reading",
         ("rival_harmless", "rows_exact"),
     ),
     Fault(
@@ -202,7 +172,6 @@ READING = (
         RANGE,
         "if curr_offset != command.position:",
         "if curr_offset < 0:",
-        "reading",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
@@ -211,7 +180,6 @@ READING = (
         "client/consumer/working_group.py",
         'return f"{group}_batch"',
         "return group",
-        "reading",
         ("batch_leaves_group",),
     ),
     Fault(
@@ -220,11 +188,7 @@ READING = (
         "client/consumer/working_group.py",
         'return f"{group}_look"',
         "return group",
-        "reading",
-        (
-            "batch_leaves_group",
-            "errors_explained",
-        ),
+        ("batch_leaves_group", "errors_explained"),
     ),
     # Loss
     Fault(
@@ -233,7 +197,6 @@ READING = (
         "client/consumer/loss_policy.py",
         "raise self.error(loss) from None",
         "return",
-        "reading",
         ("loss_reported",),
     ),
     Fault(
@@ -242,7 +205,6 @@ READING = (
         "source/store_check.py",
         "is_there = result.begin == position and fingerprint.message_id in result.message_ids",
         "is_there = result.begin == position",
-        "reading",
         ("loss_reported", "rows_exact"),
     ),
     Fault(
@@ -251,12 +213,7 @@ READING = (
         READER,
         "(is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark)",
         "False",
-        "reading",
-        (
-            "loss_reported",
-            "rows_exact",
-            "repeated_batch_equal",
-        ),
+        ("loss_reported", "rows_exact", "repeated_batch_equal"),
     ),
     Fault(
         "loss_one_entry_too_long",
@@ -264,7 +221,6 @@ READING = (
         "source/range_planner.py",
         "losses[partition] = loss_of(partition, text, asked=asked, offered=at)",
         "losses[partition] = loss_of(partition, text, asked=asked, offered=at - 28)",
-        "reading",
         ("loss_has_range",),
     ),
     Fault(
@@ -273,7 +229,6 @@ READING = (
         "protocol/data_loss.py",
         "remaining = delivered_end, min(loss.offered, end)",
         "remaining = start, min(loss.offered, end)",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -282,7 +237,6 @@ READING = (
         "source/truncation_check.py",
         "            return high\n",
         "            return low\n",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -291,7 +245,6 @@ READING = (
         "source/partition_set.py",
         "self._options.loss_policy.report(loss_of(partition, text, asked=position, offered=-1))",
         "_log.info(text)",
-        "reading",
         ("loss_reported",),
     ),
     # Failures
@@ -301,7 +254,6 @@ READING = (
         "protocol/fetched_batch.py",
         "known = max(0, self._batches[-1].total - first) if self._batches else 0",
         "known = 0",
-        "reading",
         ("rows_exact", "errors_explained"),
     ),
     Fault(
@@ -310,7 +262,6 @@ READING = (
         RANGE,
         "self._delivered.restart()\n            self._seek(self.start, State.OPENING, roll_back=False)",
         "self._seek(self._delivered.last.end if self._delivered.last else self.start, State.OPENING, roll_back=False)",
-        "reading",
         ("rows_exact", "repeated_batch_equal", "errors_explained", "loss_has_range"),
     ),
     Fault(
@@ -319,7 +270,6 @@ READING = (
         "client/retries.py",
         "        return left > 0\n",
         "        return False\n",
-        "reading",
         ("errors_explained",),
     ),
     Fault(
@@ -328,7 +278,6 @@ READING = (
         "client/retries.py",
         "return max(0.0, self._since + self._seconds - self._clock.monotonic())",
         "return self._seconds",
-        "reading",
         ("bounded_time", "comes_to_rest"),
     ),
     Fault(
@@ -337,7 +286,6 @@ READING = (
         "source/row_maker.py",
         "if crc32(payload) & 0x7FFFFFFF != message.checkSum:",
         "if False:",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -346,7 +294,6 @@ READING = (
         "source/row_maker.py",
         "return found is KEPT or (found is not _SKIPPED and (types is None or found.msg_type in types))",
         "return True",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -355,7 +302,6 @@ READING = (
         "client/visit_token.py",
         "self.value = self._ask()",
         "pass",
-        "reading",
         ("errors_explained", "comes_to_rest"),
     ),
     Fault(
@@ -364,7 +310,6 @@ READING = (
         "source/partition_set.py",
         "is_due = self._refresh.passed",
         "is_due = False",
-        "reading",
         ("comes_to_rest", "rows_exact"),
     ),
     Fault(
@@ -373,7 +318,6 @@ READING = (
         PLANNER,
         "new[partition] = min(back.get(partition, begin), end)",
         "new[partition] = min(back.get(partition, end), end)",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -382,7 +326,6 @@ READING = (
         PLANNER,
         "new[partition] = min(back.get(partition, begin), end)",
         "new[partition] = begin",
-        "reading",
         ("rows_exact",),
     ),
     Fault(
@@ -391,7 +334,6 @@ READING = (
         PLANNER,
         "if not check.lacks_owner:",
         "if check.batch.end > 0:",
-        "reading",
         ("rows_exact",),
     ),
     # docs/concepts
@@ -401,13 +343,7 @@ READING = (
         HOLDER,
         "HEARTBEAT().keep(self._beat,",
         "HEARTBEAT().keep(lambda: None,",
-        "reading",
-        (
-            "group_never_free",
-            "rival_harmless",
-            "group_follows",
-            "rows_exact",
-        ),
+        ("group_never_free", "rival_harmless", "group_follows", "rows_exact"),
     ),
     Fault(
         "task_without_heartbeat",
@@ -415,7 +351,6 @@ READING = (
         CLAIM,
         "            self._send_now([self._heartbeat()])\n",
         "            pass\n",
-        "reading",
         ("errors_explained", "rival_harmless"),
     ),
     Fault(
@@ -424,7 +359,6 @@ READING = (
         PLANNER,
         "            self._claims.release()\n            self._claims = None\n        self._visitor.close()",
         "            self._claims = None\n        self._visitor.close()",
-        "reading",
         ("nothing_left",),
     ),
     Fault(
@@ -433,7 +367,6 @@ READING = (
         PLANNER,
         "        self._visitor.close()\n        self._session.close()",
         "        self._visitor.close()",
-        "reading",
         ("nothing_left",),
     ),
 )
@@ -450,7 +383,6 @@ WRITING = (
         "                        self._queue.release(one.batch, 0, len(one.batch))\n"
         "                        continue\n"
         "                    failures.append((one.batch, self._handle(one, channel)))",
-        "writing",
         ("rows_stored",),
     ),
     Fault(
@@ -459,7 +391,6 @@ WRITING = (
         PRODUCER,
         "while self._queue.waiting or self._unresolved or self._sender.any_in_flight:",
         "while self._queue.waiting or self._unresolved:",
-        "writing",
         ("rows_stored", "counts_true"),
     ),
     Fault(
@@ -468,7 +399,6 @@ WRITING = (
         PRODUCER,
         "self._stored[partition] += count\n",
         "self._stored[partition] += count + (count > 1)\n",
-        "writing",
         ("counts_true",),
     ),
     Fault(
@@ -477,7 +407,6 @@ WRITING = (
         "protocol/send_outcome.py",
         "fate = Fate.NOT_STORED if code in _NOT_STORED else Fate.HANDLED",
         "fate = Fate.REFUSED",
-        "writing",
         ("errors_explained",),
     ),
     Fault(
@@ -486,7 +415,6 @@ WRITING = (
         PRODUCER,
         "lambda: (self.acknowledged, self._queue.accepted)",
         "lambda: (self._queue.accepted, self._queue.accepted)",
-        "writing",
         ("counts_true",),
     ),
     # Where rows go
@@ -496,7 +424,6 @@ WRITING = (
         "sink/row_encoder.py",
         "topic = row_topic if self._topic is None else self._topic",
         "topic = self._topic = row_topic if self._topic is None else self._topic",
-        "writing",
         ("nothing_invented", "rows_stored"),
     ),
     Fault(
@@ -505,7 +432,6 @@ WRITING = (
         PRODUCER,
         "LaneId(topic, partition, by_key)",
         "LaneId(topic, partition if by_key else None, by_key)",
-        "writing",
         ("nothing_invented", "right_place"),
     ),
     # Order
@@ -515,7 +441,6 @@ WRITING = (
         QUEUE,
         "if key is None or key not in seen:",
         "if True:",
-        "writing",
         ("key_order",),
     ),
     Fault(
@@ -524,7 +449,6 @@ WRITING = (
         QUEUE,
         "self.waiting.insert(next(behind, len(self.waiting)), batch)",
         "self.waiting.append(batch)",
-        "writing",
         ("key_order",),
     ),
     Fault(
@@ -533,7 +457,6 @@ WRITING = (
         "client/producer/partitioner.py",
         "return keys.partition(key)",
         'return keys.partition(key + b"%d" % (self._turn % 2))',
-        "writing",
         ("key_has_one_partition", "key_order"),
     ),
     # Stamps and effectively once
@@ -543,7 +466,6 @@ WRITING = (
         "protocol/stamp.py",
         "{BATCH_KEY}={origin.batch}",
         "{BATCH_KEY}=0",
-        "writing",
         ("stamps_true", "stored_once"),
     ),
     Fault(
@@ -552,7 +474,6 @@ WRITING = (
         "sink/task_writer.py",
         'b"%b%d" % (stamp_of_task, row)',
         'b"%b%d" % (stamp_of_task, row + self._task.attempt)',
-        "writing",
         ("stamps_true",),
     ),
     Fault(
@@ -561,7 +482,6 @@ WRITING = (
         PRODUCER,
         "return fate is not Fate.NOT_STORED and any(one is not None for one in batch.ids)",
         "return False",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -570,7 +490,6 @@ WRITING = (
         "client/producer/unresolved_sends.py",
         "return self._settings.clock.monotonic() + self._settings.timings.closed_connection_settling * times",
         "return self._settings.clock.monotonic()",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -579,7 +498,6 @@ WRITING = (
         ATTEMPTS,
         "return EarlierAttempts.IN_AN_EARLIER_RUN",
         "return EarlierAttempts.NONE",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -588,7 +506,6 @@ WRITING = (
         ATTEMPTS,
         "return EarlierAttempts.IN_THIS_RUN",
         "return EarlierAttempts.NONE",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -597,7 +514,6 @@ WRITING = (
         "sink/stored_rows.py",
         "WHERE task = ? AND digest = ? AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1",
         "WHERE task = ? AND ? != 0 AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1",
-        "writing",
         ("stored_once", "rows_stored"),
     ),
     Fault(
@@ -606,16 +522,14 @@ WRITING = (
         "sink/stored_rows.py",
         "UPDATE stored SET taken = 1 WHERE",
         "UPDATE stored SET taken = 0 WHERE",
-        "writing",
         ("rows_stored", "errors_explained"),
     ),
     Fault(
         "repeated_stage_not_noticed",
         "each row is stored once if Spark repeats a stage",
         "sink/task_mark.py",
-        "has_earlier = has_earlier or found in place.marks",
+        "has_earlier = has_earlier or found in marks",
         "has_earlier = False",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -624,17 +538,39 @@ WRITING = (
         "sink/task_mark.py",
         "elif answer[0] in self._places[0].marks and answer[0] not in self._own:",
         "elif answer[0] == -1:",
-        "writing",
         ("stored_once",),
     ),
     Fault(
         "same_mark_of_two_attempts",
         "each row is stored once if Spark repeats a stage",
         "sink/task_mark.py",
-        "if found != mark or now != mark:",
+        "if found not in marks or (len(self._own) > 1 and found != mark):",
         "if True:",
-        "writing",
         ("stored_once",),
+    ),
+    Fault(
+        "offsets_kept_after_a_crash",
+        "a send whose outcome is unknown is looked for before it is sent again",
+        UNRESOLVED,
+        "self._ends = {partition: end for partition, end in self._ends.items() if partition.broker_id != broker_id}",
+        "pass",
+        ("stored_once",),
+    ),
+    Fault(
+        "successors_do_not_wait",
+        "the rows behind an unanswered one wait until no copy of it can arrive",
+        UNRESOLVED,
+        "            batch.lane.blocking.add(batch)\n",
+        "            pass\n",
+        ("key_order",),
+    ),
+    Fault(
+        "looked_for_without_an_answer",
+        "a send whose outcome is unknown is looked for when its broker answers again",
+        UNRESOLVED,
+        "            self._ping_broker(broker_id)\n",
+        "            pass\n",
+        ("stored_once", "key_order"),
     ),
     Fault(
         "bookmark_of_the_other_batch",
@@ -642,7 +578,6 @@ WRITING = (
         "client/consumer/bookmarks.py",
         "return self.odd if batch % 2 == 0 else self.even",
         "return self.even if batch % 2 == 0 else self.odd",
-        "writing",
         ("stored_once", "rows_stored"),
     ),
     Fault(
@@ -651,7 +586,6 @@ WRITING = (
         "sink/stored_rows_search.py",
         "since = {one: known[one].before(batch) for one in ends}",
         "since = {one: ends[one].end + (1 << 20) for one in ends}",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -660,7 +594,6 @@ WRITING = (
         "client/consumer/bookmarks.py",
         "return self.planned is not None and self.planned < before and own <= before",
         "return True",
-        "writing",
         ("stored_once", "errors_explained"),
     ),
     Fault(
@@ -669,7 +602,6 @@ WRITING = (
         "sink/commit.py",
         "        if not without_rows:\n",
         "        if without_rows or not without_rows:\n",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -678,7 +610,6 @@ WRITING = (
         ONCE,
         "        if others:\n",
         "        if others < 0:\n",
-        "writing",
         ("stored_once",),
     ),
     Fault(
@@ -688,7 +619,6 @@ WRITING = (
         "answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=False, begins=False)",
         "answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=True, begins=False)\n"
         "        return answered",
-        "writing",
         ("stored_once",),
     ),
     # Rows that cannot be sent
@@ -698,7 +628,6 @@ WRITING = (
         "sink/dead_letter.py",
         "            self.dropped += 1\n",
         "            pass\n",
-        "writing",
         ("counts_true",),
     ),
     Fault(
@@ -707,7 +636,6 @@ WRITING = (
         "sink/dead_letter.py",
         "if options.failed_rows != DEAD_LETTER:",
         "if True:",
-        "writing",
         ("dead_letters_true", "counts_true"),
     ),
     # Receipts
@@ -717,7 +645,6 @@ WRITING = (
         "sink/task_writer.py",
         "dead_letter_topic:\n            self._receipts.add(number, stored)",
         "dead_letter_topic:\n            self._receipts.add(number + 1, stored)",
-        "writing",
         ("receipts_true",),
     ),
     Fault(
@@ -726,7 +653,6 @@ WRITING = (
         "sink/task_writer.py",
         "                        if self._receipts is not None:\n",
         "                        if False:\n",
-        "writing",
         ("receipts_true",),
     ),
     Fault(
@@ -735,7 +661,6 @@ WRITING = (
         "sink/receipts.py",
         "if number in old_tasks:",
         "if False:",
-        "writing",
         ("receipts_true",),
     ),
     # Resources
@@ -745,7 +670,6 @@ WRITING = (
         PRODUCER,
         "        self._sender.close()\n        self._leases.close()",
         "        self._leases.close()",
-        "writing",
         ("nothing_left",),
     ),
     Fault(
@@ -754,7 +678,6 @@ WRITING = (
         "client/cluster/session_pool.py",
         "            if settings not in self._entries:\n",
         "            if True:\n",
-        "writing",
         ("nothing_left",),
     ),
     Fault(
@@ -763,9 +686,10 @@ WRITING = (
         QUEUE,
         "return self.bytes > self._max_bytes\n",
         "return False\n",
-        "writing",
         ("bounded_memory",),
     ),
 )
 
-FAULTS = READING + WRITING
+FAULTS = tuple(
+    replace(fault, family=family) for family, faults in (("reading", READING), ("writing", WRITING)) for fault in faults
+)

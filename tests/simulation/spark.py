@@ -17,6 +17,7 @@ from tests.simulation.world import Actor, Call, Killed, Process, World, the_worl
 T = TypeVar("T")
 
 _IDLE_WORKER = 60.0  # seconds after which Spark kills a Python worker
+_REPEATS = 3  # of a stage (spark.stage.maxConsecutiveAttempts)
 _CANCEL = 2.0  # seconds in which a cancelled task may still run
 _IDLE_POLLS = (0.1, 0.2, 0.4, 0.8)  # seconds; Spark asks more often, which changes nothing
 
@@ -226,13 +227,11 @@ class Application:
         Raise `StageError` if a task fails too often, and what `check` raises. Tasks that are cancelled may run on for a
         moment.
         """
-        world = self.world
         tasks = [_Task(number, function) for number, function in enumerate(functions)]
         stage = self._new_stage()
         for task in tasks:
             task.stage = stage
-        if tasks and (pause := world.decide(f"repeat stage {what}", self.unrest.repeated_stage, lambda r: r.random())):
-            world.at(3.0 * pause, self._repeat_stage, tasks)
+        self._may_repeat_stage(what, tasks, _REPEATS)
         try:
             while not all(task.done for task in tasks):
                 for task in tasks:
@@ -288,7 +287,12 @@ class Application:
             task.wanted += 1
             self._signal.set()
 
-    def _repeat_stage(self, tasks: list[_Task]) -> None:
+    def _may_repeat_stage(self, what: str, tasks: list[_Task], left: int) -> None:
+        chance = self.unrest.repeated_stage if tasks and left else 0.0
+        if pause := self.world.decide(f"repeat stage {what}", chance, lambda r: r.random()):
+            self.world.at(3.0 * pause, self._repeat_stage, what, tasks, left - 1)
+
+    def _repeat_stage(self, what: str, tasks: list[_Task], left: int) -> None:
         """Spark attempts the stage again, because it could not read shuffle files. Attempts that run go on."""
         if not self.alive or all(task.done for task in tasks) or not any(task.running for task in tasks):
             return
@@ -299,6 +303,7 @@ class Application:
                 task.stage, task.next_number = stage, 0
                 task.wanted = max(1, task.wanted)
         self._signal.set()
+        self._may_repeat_stage(what, tasks, left)
 
     def _reap(self, what: str, task: _Task) -> None:
         for attempt in [one for one in task.running if one.call.done]:

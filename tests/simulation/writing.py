@@ -78,7 +78,10 @@ CHANGES: Possible = (  # of options, from one run to the next
 _LONG_RETRIES = "60000"  # of `ELAPSED`: longer than a topic is closed
 _TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "visit_token_check_in_valid_time": 0.0})
 _SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
-_IN_A_BATCH = {"crowd": (_SENDS, _COMMITS), "hold requests": (_SENDS,), "change tasks": (_SENDS,)}  # mostly then
+_IN_A_BATCH = {  # mostly then
+    "crowd": (_SENDS, _COMMITS),
+    **dict.fromkeys(("hold requests", "change tasks", "hang server"), (_SENDS,)),
+}
 _LATE = frozenset({"repeated", "speculation", "zombie", "clock", "hang", "crash", "network"})
 
 
@@ -317,12 +320,15 @@ class WritingSchedule(OperatedSchedule):
     def planned(self, query: StreamQuery, batch: int) -> None:
         topics = {self.options["topic"]} if "topic" in self.options else self.writing.topics_written
         stores = [self.store_of(partition) for topic in topics for partition in self.partitions_of(topic)]
-        held = ((store.max_offset - store.min_offset) // UNIT for store in stores if store is not None)
-        largest = max(held, default=0)
+        could_mark = any(
+            store is not None
+            and store.max_offset - store.min_offset >= UNIT * max(16, min(1024, store.max_offset // UNIT // 2))
+            for store in stores
+        )
         if not self.is_copy:
             for task, rows in enumerate(self.rows(batch)):
                 self.writing.want(("batch", batch), task, rows, self.options.get("topic"))
-        self.writing.planned(query.run_id, ("batch", batch), Plan(self.world.now, largest, "topic" in self.options))
+        self.writing.planned(query.run_id, ("batch", batch), Plan(self.world.now, could_mark, "topic" in self.options))
 
     def started(self, query: StreamQuery, batch: int, task: int, rows: Sequence[Cells]) -> None:
         if self.is_copy:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 LONGEST_SEND = 10.0  # seconds; "for a broker that handles a send more than 10 s after it answered another request"
-SMALLEST_MARKED = 16  # messages; "Marks need 16 messages in one partition of the topic"
 STORED_AFTER = 11.0  # seconds in which the embedded brokers store a position for certain: two periods, 5 and 6 s
 
 _BODY = re.compile(rb"[bwx]\d+/t\d+/r\d+;x*\.")  # of a row, within a pack
@@ -130,7 +129,7 @@ class Plan(NamedTuple):
     """What the topics had when an attempt of a batch was planned."""
 
     at: float
-    largest: int  # messages of the largest store of the topics that the plan knows
+    could_mark: bool  # a store of the topics that the plan knows holds enough messages
     option_topic: bool
 
 
@@ -346,8 +345,8 @@ class Writing:
             plan = self.plans.get((attempt.run, origin))
             if plan is None or not attempt.is_of_repeated_stage:
                 continue
-            # "no partition of the topic held 16 messages when the batch began"
-            if plan.largest < SMALLEST_MARKED:
+            # "no partition of the topic held 16 messages when the batch began, or …"
+            if not plan.could_mark:
                 return False
             # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
             if not plan.option_topic and not self._has_written_before(attempt.run, origin):

@@ -137,6 +137,27 @@ def test_an_attempt_whose_mark_got_no_answer_stops_too(monkeypatch: pytest.Monke
         first.check()
 
 
+@pytest.mark.parametrize("others", [1, 2, 3])
+def test_an_attempt_notices_any_of_the_later_ones(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it looks again only after several others, as many as Spark makes by default. Retention has removed half
+    of the messages."""
+    clock, at = ManualClock(), [0]
+
+    def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
+        before, at[0] = at[0], at[0] if asked[-1] is None else max(50 * UNIT, asked[-1])
+        return before, at[0]
+
+    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
+    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
+    marks = [TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), planned) for _ in range(1 + others)]
+    assert [mark.take() for mark in marks] == [False, *[True] * others]
+    clock.advance(2.0)
+    marks[-1].check()
+    with pytest.raises(FencedError):
+        marks[0].check()
+
+
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_a_broker_that_takes_no_marks_does_not_stop_the_batch(
     cluster: EmbeddedCluster, plan: WritePlan, task: Task, is_refused: bool, use_timings: UseTimings

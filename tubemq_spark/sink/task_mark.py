@@ -7,10 +7,10 @@ does not tell Python which attempt of the stage runs. Attempts of the earlier st
 So each attempt that has rows leaves a mark at a broker before its first message: a position of the group
 `<base>_task_<n>`, in which nobody reads. The plan of the batch decides where the mark of a task is and which positions
 are marks of this batch: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by
-another one, and searches for rows. The attempt that has left the first mark then finds another one, and stops.
+the next one, and searches for rows. The attempt that has left the first mark then finds another one, and stops.
 
 Positions are clamped to those of the store, so a store that holds less than `_SLOTS` messages takes no marks. The plan
-only knows how many it has received; if retention has removed most of them, the task tries another store.
+only knows how many it has received; if retention has removed more than half, the task tries another store.
 
 An old position is no mark: the number of a position in the index, modulo the number of slots, tells batch and attempt.
 An old mark may be taken for one of this batch by chance. Then the task searches in vain.
@@ -27,7 +27,6 @@ from itertools import cycle, islice
 from typing import NamedTuple
 from zlib import crc32
 
-from tubemq_spark.client import system
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, exchange_position
 from tubemq_spark.errors import FencedError, TubeMQError
@@ -37,8 +36,8 @@ from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
 
-_SLOTS, _MOST_SLOTS = 16, 4096  # positions before the end; a quarter of them, `_MOST_MARKS` at most, belong to a batch
-_MOST_MARKS = 64
+_SLOTS, _MOST_SLOTS = 16, 1024  # positions before the end; a part of them belongs to a batch, `_MARKS` at least
+_MARKS = 4  # Spark attempts a stage at most so often, by default (spark.stage.maxConsecutiveAttempts)
 _PLACES = 3  # stores that a task tries
 
 
@@ -74,19 +73,18 @@ class TaskMark:
         has_earlier = False
         while self._places:
             self._proven_at = self._clock.monotonic()
-            place = self._places[0]
-            mark = place.marks[self._task.attempt_id % len(place.marks)]  # attempts without an answer differ, too
+            marks = self._places[0].marks
+            mark = marks[self._task.attempt_id % len(marks)]  # attempts without an answer differ, too
             self._own = set()
             while True:
                 self._own.add(mark)
                 if (answer := self._exchange(mark)) is None:
                     return has_earlier
                 found, now = answer
-                has_earlier = has_earlier or found in place.marks
-                if found != mark or now != mark:
+                has_earlier = has_earlier or found in marks
+                if found not in marks or (len(self._own) > 1 and found != mark):
                     break
-                # Another attempt has the same mark, or this one sent the request twice.
-                mark = system.randomizer.choice([one for one in place.marks if one != found])
+                mark = marks[(marks.index(found) + 1) % len(marks)]  # which none of the attempts before has
             self._own = {mark}
             if now == mark:
                 if has_earlier:
@@ -124,8 +122,8 @@ class TaskMark:
 
 def _marks_before(end: int, task: WriteTask) -> list[int]:
     """Return the positions that are marks of the task's batch and run, the last ones before `end`."""
-    slots = min(_MOST_SLOTS, 1 << (end // UNIT).bit_length() - 1)
-    count = min(_MOST_MARKS, slots // 4)
-    batch = (crc32((task.run or "").encode()) + task.batch) % (slots // count)
     last = end // UNIT
+    slots = max(_SLOTS, min(_MOST_SLOTS, 1 << last.bit_length() - 2))
+    count = max(_MARKS, slots // 64)
+    batch = (crc32((task.run or "").encode()) + task.batch) % (slots // count)
     return [(last - (last - batch * count - number) % slots) * UNIT for number in range(count)]
