@@ -399,6 +399,8 @@ class WritingSchedule(OperatedSchedule):
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return
+        if "not among its rows" in str(error) and self.writing.is_unmarked(self.writing.attempts_of(("batch", batch))):
+            return  # "the task of the next run may take copies for other rows"
         if isinstance(error, FencedError) and self.has_other_attempts:
             return  # the newer attempt of a copy may fence this one before it writes
         self.explain("the query", error)

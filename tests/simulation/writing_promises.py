@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 LONGEST_SEND = 10.0  # seconds; "for a broker that handles a send more than 10 s after it answered another request"
+SETTLING = 3.0  # seconds that a run gives to the attempts of an earlier one
 STORED_AFTER = 11.0  # seconds in which the embedded brokers store a position for certain: two periods, 5 and 6 s
 
 _BODY = re.compile(rb"[bwx]\d+/t\d+/r\d+;x*\.")  # of a row, within a pack
@@ -228,7 +229,7 @@ class Writing:
                 return attempt
         return None
 
-    def _attempts_of(self, origin: Origin) -> list[Attempt]:
+    def attempts_of(self, origin: Origin) -> list[Attempt]:
         return [one for (of, _), attempts in self.attempts.items() if of == origin for one in attempts]
 
     def committed(self, run: str, origin: Origin, tasks: Sequence[Sequence[Cells]], written: Sequence[Written]) -> None:
@@ -236,7 +237,7 @@ class Writing:
         now = self.schedule.world.now
         self._commits[origin] += 1
         self.committed_at[origin] = now
-        of_run = [one for one in self._attempts_of(origin) if one.run == run]
+        of_run = [one for one in self.attempts_of(origin) if one.run == run]
         is_once = any(one.once for one in of_run)
         guarded = self.schedule.guarded
         guarded(self._rows_stored, origin, of_run)
@@ -309,7 +310,7 @@ class Writing:
     def _excuse(self, entry: Entry, live: Sequence[Copy]) -> str | None:
         """Return the exception of docs/sink.md that allows further copies, None if there is none."""
         origin = entry.origin
-        attempts = [one for one in self._attempts_of(origin) if entry.body in one.bodies]
+        attempts = [one for one in self.attempts_of(origin) if entry.body in one.bodies]
         # "or with `effectivelyOnceUncertain=sendAgain` sends the rows it did not find"
         if any(one.send_again for one in attempts):
             return "sendAgain"
@@ -328,8 +329,15 @@ class Writing:
         # "for a broker that handles a send more than 10 s after it answered another request"
         if any(copy.held_for > LONGEST_SEND for copy in live):
             return "late broker"
+        # "for an executor whose sends still arrive more than 3 s after Spark gave it up": another run has begun since
+        for copy in live:
+            mine = copy.attempt
+            if mine is not None and any(
+                one.run != mine.run and mine.at < one.at < copy.message.at - SETTLING for one in attempts
+            ):
+                return "late executor"
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
-        if any(one.is_of_repeated_stage for one in attempts) and not self._could_mark(origin, attempts):
+        if self.is_unmarked(attempts):
             return "no mark"
         # "if a broker crashes within seconds after the query first wrote to a partition, before the broker has stored
         # the bookmark"
@@ -340,21 +348,22 @@ class Writing:
                 return "new partition"
         return None
 
-    def _could_mark(self, origin: Origin, attempts: Sequence[Attempt]) -> bool:
+    def is_unmarked(self, attempts: Iterable[Attempt]) -> bool:
+        """Return True if some of the attempts are of a repeated stage and perhaps could not leave marks."""
         for attempt in attempts:
-            plan = self.plans.get((attempt.run, origin))
+            plan = self.plans.get((attempt.run, attempt.origin))
             if plan is None or not attempt.is_of_repeated_stage:
                 continue
             # "no partition of the topic held 16 messages when the batch began, or …"
             if not plan.could_mark:
-                return False
+                return True
             # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
-            if not plan.option_topic and not self._has_written_before(attempt.run, origin):
-                return False
+            if not plan.option_topic and not self._has_written_before(attempt.run, attempt.origin):
+                return True
             # "the broker of the mark fails meanwhile"
             if self.schedule.broker_failed_since(plan.at):
-                return False
-        return True
+                return True
+        return False
 
     def _has_written_before(self, run: str, origin: Origin) -> bool:
         """Return True if an earlier batch of the run had a row that names a topic."""

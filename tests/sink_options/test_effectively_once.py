@@ -162,6 +162,15 @@ def test_changed_rows_may_be_accepted(
 
 
 @TRIES
+def test_fewer_equal_rows_fail_the_task(cluster: Cluster, demo: str, again: Any) -> None:
+    """The others may be rows of another task now."""
+    query = Query(cluster, demo)
+    query.write([ROWS[0]] * 3)
+    with pytest.raises(ConfigError, match=r"an earlier attempt .* stored 2 rows"):
+        again(query, ROWS[:1])
+
+
+@TRIES
 def test_copies_of_rows_do_not_fail_the_task(
     cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,6 +31,7 @@ _FIND = """
     SELECT row, partition, message, position FROM stored
     WHERE task = ? AND digest = ? AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1
 """
+_NUMBER_USED_TWICE = "SELECT 1 FROM stored WHERE task = ? GROUP BY row HAVING count(*) > 1"
 _COUNT_OTHERS = """
     SELECT total(n) FROM (SELECT count(*) AS n FROM stored WHERE task = ? GROUP BY digest HAVING NOT max(taken))
 """
@@ -86,7 +87,7 @@ class StoredRowsOfTask:
         self._task = task
         self._search_from: dict[int, int] = {}  # row number, by digest; all equal rows before it are taken
         self._count: int = stored.query("SELECT count(*) FROM stored WHERE task = ?", task)[0]
-        self.unmatched = self._count
+        self.unmatched: int = self._count
         """How many stored rows were not taken."""
 
     def __len__(self) -> int:
@@ -107,10 +108,13 @@ class StoredRowsOfTask:
         return number, RecordMetadata(self._partitions[partition], message_id, position, None)
 
     def count_others(self) -> int:
-        """Return how many stored rows are equal to none that was taken.
+        """Return how many of the unmatched rows are no copies of rows that were taken.
 
-        What is unmatched besides are copies, which attempts that ran at the same time have stored in different orders.
+        An attempt never uses the number of a row that it found. So if two rows have the same number, attempts that did
+        not know of each other have stored copies, in different orders.
         """
+        if self._stored.query(_NUMBER_USED_TWICE, self._task) is None:
+            return self.unmatched
         return int(self._stored.query(_COUNT_OTHERS, self._task)[0])
 
     def free_number(self, row: int) -> int:
