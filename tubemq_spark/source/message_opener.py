@@ -82,18 +82,19 @@ def open_messages(
             return None
         begins.append(begin)
     parts = list(zip(columns, begins, strict=True))
-    headers, numbers = [b""], arrow_arrays.zeros(sum(map(len, columns)))
-    if any(reply.flags.any() for reply in columns) and (needs_attributes or not all(map(_is_plain, columns, begins))):
-        parts_of_headers = [_slices(reply.data, reply.starts, begin) for reply, begin in parts]
-        encoded = pa.concat_arrays(parts_of_headers).dictionary_encode()
-        headers, numbers = encoded.dictionary.to_pylist(), encoded.indices
-    attributes = np.array([header.count(b",") + 1 for header in headers], np.int64)
+    distinct_headers, numbers = [b""], arrow_arrays.zeros(sum(map(len, columns)))
+    if any(reply.flags.any() for reply in columns):
+        headers = pa.concat_arrays([_slices(reply.data, reply.starts, begin) for reply, begin in parts])
+        if needs_attributes or not _are_plain(headers):
+            encoded = headers.dictionary_encode()
+            distinct_headers, numbers = encoded.dictionary.to_pylist(), encoded.indices
+    attributes = np.array([header.count(b",") + 1 for header in distinct_headers], np.int64)
     # Also bounds the number of attributes in one header, which `split_payload` limits.
     memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[_indexes(numbers)].sum()
     if memory + sum(reply.size for reply in columns) > most:
         return None
     distinct = []
-    for header in headers:
+    for header in distinct_headers:
         found = decode(header[_PREFIX:]) if len(header) > _PREFIX else NO_ATTRIBUTES
         if found is None:
             return None
@@ -106,10 +107,12 @@ def open_messages(
     return Opened(ids, position_column(batches), bodies, distinct, numbers)
 
 
-def _is_plain(reply: MessageColumns, begins: NDArray[int64]) -> bool:
+def _are_plain(headers: pa.BinaryArray) -> bool:
     """Return True if no header can name a codec or have too many attributes: nobody needs to decode them."""
+    _, ends, data = headers.buffers()
+    sizes = np.diff(np.frombuffer(ends, np.int32, len(headers) + 1))
     # `rfind` skips most of the bytes, `in` reads all.
-    return bool((begins - reply.starts <= MAX_ATTRIBUTES).all()) and reply.data.rfind(_COMPRESSION_KEY) < 0
+    return bool((sizes <= MAX_ATTRIBUTES).all()) and data.to_pybytes().rfind(_COMPRESSION_KEY) < 0
 
 
 def _bodies_begin(reply: MessageColumns) -> NDArray[int64] | None:
