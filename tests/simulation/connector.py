@@ -36,9 +36,14 @@ class Row(NamedTuple):
     body: bytes
 
 
+_READ = ("topic", "broker_id", "partition", "offset", "message_id", "value")
+
+
 @lru_cache(maxsize=256)
 def _schema(options: tuple[tuple[str, str], ...]) -> StructType:
-    return TubeMQDataSource(dict(options)).schema()
+    """Return all columns, or for every other number of options only those that `rows_of` needs."""
+    schema = TubeMQDataSource(dict(options)).schema()
+    return StructType([schema[name] for name in reversed(_READ)]) if len(options) % 2 else schema
 
 
 def schema_of(raw: Raw) -> StructType:
@@ -46,8 +51,7 @@ def schema_of(raw: Raw) -> StructType:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    names = ("topic", "broker_id", "partition", "offset", "message_id", "value")
-    for topic, broker_id, partition, *row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+    for topic, broker_id, partition, *row in zip(*(batch.column(name).to_pylist() for name in _READ), strict=True):
         yield Row(Partition(broker_id, topic, partition), *row)
 
 

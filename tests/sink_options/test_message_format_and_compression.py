@@ -169,3 +169,13 @@ def test_packs_do_not_wait_for_long(cluster: Cluster, topic: str, wait: int, pac
     write_batches(writing.plan, batches(rows, schema(rows), 1))
     assert len(stored_in(cluster, topic)) == packs
     assert sorted([value for part in packs_of(cluster, topic) for value in part]) == [row["value"] for row in rows]
+
+
+@pytest.mark.sink_option("compression")
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_compressed_packs_are_warned_of(
+    cluster: Cluster, topic: str, codec: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"value": b"a", "inlong_group": "g", "inlong_stream": "s"}]
+    save(cluster, rows, topic, compression=codec, messageFormat="inlongmsg")
+    assert ("[compressed-packs]" in caplog.text) == (codec != "none")

@@ -72,6 +72,11 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
         raise ConfigError("option 'effectivelyOnce' is for streams; a batch write may use option 'stampRows'")
     options = SinkOptions.from_options(raw)
     check_columns(schema, options.topic, options.message_format)
+    if options.message_format != "raw" and options.compression != "none":
+        _log.warning(
+            "[compressed-packs] option 'compression' makes packs that only this source reads: a job of InLong Sort "
+            "that meets one fails and restarts without end"
+        )
     names = tuple(schema.fieldNames())
     if ignored := [name for name in names if name not in columns_read(names, options.topic)]:
         _log.info("the sink ignores the columns %s: option 'topic' wins, or they say where rows were read", ignored)
