@@ -37,8 +37,9 @@ def settings(
 
 def batch_of(*bodies: bytes, partition: Partition) -> RecordBatch:
     """Return records without a key for `partition`."""
-    batch = SendQueue().lane(LaneId(partition.topic, None)).open(0, len(bodies), 0)
-    batch.extend(b"", bodies, (None, None), range(len(bodies)))
+    count = len(bodies)
+    columns = [b""] * count, list(bodies), [(None, None)] * count, list(range(count)), [None] * count, [None] * count
+    batch = RecordBatch(partition.topic, 0, SendQueue().lane(LaneId(partition.topic, None)), columns)
     batch.partition = partition
     return batch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,7 +23,7 @@ from pyspark.sql.types import (
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink import schema as schema_module
-from tubemq_spark.sink.schema import Cells, bodies_of_batch, cells_of_batch, cells_of_row, check_columns
+from tubemq_spark.sink.schema import Cells, cells_of_batch, cells_of_row, cells_together, check_columns
 
 BINARY, STRING, INT, TEXTS = BinaryType(), StringType(), IntegerType(), MapType(StringType(), StringType())
 
@@ -159,34 +160,41 @@ def test_cells_of_a_row(row: Row, cells: Cells) -> None:
 SAME = {"value": pa.array([b"a", b"b"]), "msg_type": pa.array(["t", "t"]), "key": pa.array([None, None], pa.binary())}
 
 
+TEXTS = pa.map_(pa.string(), pa.string())
+VALUES = {"value": [b"a", b"b"]}
+
+
 @pytest.mark.parametrize(
-    ("columns", "bodies"),
+    ("columns", "together"),
     [
-        pytest.param(SAME, [b"a", b"b"], id="all equal"),
-        pytest.param({"value": pa.array(["ä", ""])}, ["ä".encode(), b""], id="texts as values"),
-        pytest.param({"value": pa.array([b"a", b"b"], pa.large_binary())}, [b"a", b"b"], id="large values"),
-        pytest.param({**SAME, "value": pa.array([b"a", None])}, None, id="a null value"),
-        pytest.param({**SAME, "msg_type": pa.array(["t", "u"])}, None, id="other types"),
-        pytest.param({**SAME, "msg_type": pa.array(["t", None])}, None, id="a null type"),
-        pytest.param({**SAME, "broker_id": pa.array([1, 1], pa.int32())}, None, id="a target"),
-        pytest.param({**SAME, "topic": pa.array(["x", "y"])}, [b"a", b"b"], id="topics that the option replaces"),
+        pytest.param(SAME, VALUES, id="all equal"),
+        pytest.param({"value": pa.array(["ä", ""])}, {"value": ["ä".encode(), b""]}, id="texts as values"),
+        pytest.param({"value": pa.array([b"a", b"b"], pa.large_binary())}, VALUES, id="large values"),
+        pytest.param({**SAME, "value": pa.array([b"a", None])}, {}, id="a null value"),
+        pytest.param({**SAME, "value": pa.array([None, None], pa.binary())}, {}, id="no value"),
+        pytest.param({**SAME, "msg_type": pa.array(["t", "u"])}, {}, id="other types"),
+        pytest.param({**SAME, "msg_type": pa.array(["t", None])}, {}, id="a null type"),
+        pytest.param({**SAME, "broker_id": pa.array([1, 1], pa.int32())}, {}, id="a target"),
+        pytest.param({**SAME, "topic": pa.array(["x", "y"])}, VALUES, id="topics that the option replaces"),
         pytest.param(
-            {**SAME, "offset": pa.array([1, 2]), "broker_id": pa.array([1, 2])}, [b"a", b"b"], id="where rows were read"
+            {**SAME, "offset": pa.array([1, 2]), "broker_id": pa.array([1, 2])}, VALUES, id="where rows were read"
         ),
+        pytest.param({**SAME, "key": pa.array(["x", "y"])}, {**VALUES, "key": [b"x", b"y"]}, id="keys"),
+        pytest.param({**SAME, "key": pa.array(["x", None])}, {}, id="a null key"),
         pytest.param(
-            {**SAME, "attributes": pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))},
-            None,
+            {**SAME, "attributes": pa.array([[("a", "b")], None], TEXTS)},
+            {**VALUES, "attributes": [[("a", "b")], None]},
             id="attributes",
         ),
     ],
 )
-def test_bodies_of_rows_that_differ_in_nothing_else(columns: dict[str, pa.Array], bodies: list[bytes] | None) -> None:
-    assert bodies_of_batch(pa.record_batch(columns), "demo") == bodies
+def test_cells_of_rows_that_are_sent_together(columns: dict[str, pa.Array], together: dict[str, Any]) -> None:
+    assert cells_together(pa.record_batch(columns), "demo") == together
 
 
 def test_texts_that_are_not_utf8_are_compared_too() -> None:
     bad = pa.array([b"\xff", b"\xff"]).view(pa.string())
-    assert bodies_of_batch(pa.record_batch({"value": pa.array([b"a", b"b"]), "msg_type": bad})) == [b"a", b"b"]
+    assert cells_together(pa.record_batch({"value": pa.array([b"a", b"b"]), "msg_type": bad})) == VALUES
 
 
 @pytest.fixture

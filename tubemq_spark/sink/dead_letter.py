@@ -28,7 +28,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
@@ -40,7 +40,7 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import EPOCH, encode_attributes
 from tubemq_spark.sink.options import DEAD_LETTER, FAIL, SinkOptions
 from tubemq_spark.sink.row_encoder import minutes_text
-from tubemq_spark.sink.schema import Cells
+from tubemq_spark.sink.schema import Cells, Texts
 from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def _time_text(moment: str | int | None) -> str | None:
         return f"{moment} minutes since 1970"
 
 
-def _json(attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None) -> str | None:
+def _json(attributes: Texts) -> str | None:
     """Return pairs, because Spark's JSON reader limits the length of an object's keys."""
     return None if attributes is None else json.dumps(list(dict(attributes).items()), ensure_ascii=False)
 

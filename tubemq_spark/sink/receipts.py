@@ -56,7 +56,7 @@ class Receipts:
 
     def add(self, row: int, stored: RecordMetadata) -> None:
         """Add where row number `row` of the task is stored."""
-        broker_id, topic, partition = stored.partition.broker_id, stored.partition.topic, stored.partition.partition_id
+        broker_id, topic, partition = stored.partition
         self._rows.append((row, topic, broker_id, partition, stored.offset, stored.message_id, stored.append_time))
         if len(self._rows) >= _SLICE:
             self._pack()

@@ -20,7 +20,7 @@ from tubemq_spark.compression import MAX_PLAIN, check_available, compress, max_p
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import COMPRESSION_KEY, EPOCH, encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
-from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells
+from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells, Texts
 
 _log = logging.getLogger(__name__)
 
@@ -143,14 +143,23 @@ class RowEncoder:
                     column = "inlong_stream"
             if msg_type is not None:
                 encoded = _type_attribute(msg_type) + b"," + encoded
-            if attributes:
-                column = "attributes"
-                encoded += b"," + self._own_attributes(dict(attributes))
         except UnicodeEncodeError:
             raise BadRowError(column, NOT_UTF8) from None
         except ConfigError as error:
             raise BadRowError(column, str(error)) from None
-        return EncodedRow(topic, value, encoded + self._last_attribute, msg_type, time_text, key, target)
+        row = EncodedRow(topic, value, encoded + self._last_attribute, msg_type, time_text, key, target)
+        return row._replace(attributes=self.attributes(row, attributes)) if attributes else row
+
+    def attributes(self, row: EncodedRow, own: Texts) -> bytes:
+        """Return the attributes of `row`, which was encoded without, and its own. Raise `BadRowError` as `encode`."""
+        if not own:
+            return row.attributes
+        try:
+            return row.attributes + b"," + self._own_attributes(dict(own))
+        except UnicodeEncodeError:
+            raise BadRowError("attributes", NOT_UTF8) from None
+        except ConfigError as error:
+            raise BadRowError("attributes", str(error)) from None
 
     def _own_attributes(self, attributes: Mapping[str, str | None]) -> bytes:
         texts = {key: text for key, text in attributes.items() if text is not None}
@@ -175,9 +184,7 @@ def digest_of(cells: Cells) -> str:
     return digest.hexdigest()
 
 
-def _items(
-    attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None,
-) -> list[tuple[str, str | None]] | None:
+def _items(attributes: Texts) -> list[tuple[str, str | None]] | None:
     return None if attributes is None else sorted(dict(attributes).items())
 
 

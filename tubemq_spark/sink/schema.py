@@ -35,6 +35,10 @@ _INLONG_COLUMNS = [column for column in written("inlongmsg") if column.needs == 
 _INLONG_NEEDED = [column.name for column in _INLONG_COLUMNS if column.requires]
 
 
+Texts = Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None
+"""A cell of a map."""
+
+
 class Cells(NamedTuple):
     """One row.
 
@@ -44,7 +48,7 @@ class Cells(NamedTuple):
 
     value: bytes | None
     topic: str | None = None
-    attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None = None
+    attributes: Texts = None
     msg_type: str | None = None
     msg_time: str | int | None = None
     key: bytes | None = None
@@ -53,7 +57,7 @@ class Cells(NamedTuple):
     inlong_group: str | None = None
     inlong_stream: str | None = None
     inlong_time: int | None = None
-    inlong_attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None = None
+    inlong_attributes: Texts = None
     corrupt: bool | None = None
 
 
@@ -175,19 +179,22 @@ def _reader(name: str) -> Callable[[pa.Array], list[Any]]:
     return readers.get(_BY_NAME[name].kind, pa.Array.to_pylist)
 
 
-def bodies_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> list[bytes] | None:
-    """Return the values of a batch whose rows differ in nothing else, or None; parameters as for `cells_of_batch`.
+def cells_together(batch: pa.RecordBatch, topic: str | None = None) -> dict[str, list[Any]]:
+    """Return the cells of `value`, `key` and `attributes`, by column, if the rows differ in nothing else and none lacks
+    value or key. Otherwise return nothing. Parameters as for `cells_of_batch`.
 
-    The columns besides `value` are null, or texts that are all equal. Others are not compared, because that takes time
-    and they are rarely equal.
+    The other columns are null, or texts that are all equal. Others are not compared, because that takes time and they
+    are rarely equal.
     """
-    values: list[bytes] | None = None
+    found: dict[str, list[Any]] = {}
     for name, column in _columns_of(batch, topic).items():
-        if name == "value":
-            values = None if column.null_count else _bytes(column)  # type: ignore[assignment]
-        elif column.null_count < len(column) and not _is_one_text(column):
-            return None
-    return values
+        if column.null_count == len(column) and name != "value":
+            continue
+        if name == "attributes" or (name in ("value", "key") and not column.null_count):
+            found[name] = _reader(name)(column)
+        elif not _is_one_text(column):
+            return {}
+    return found
 
 
 def _is_one_text(column: pa.Array) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -19,7 +20,7 @@ from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.packs import Packs
 from tubemq_spark.sink.receipts import Receipts
 from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
-from tubemq_spark.sink.schema import BadRowError, Cells, bodies_of_batch, cells_of_batch, cells_of_row
+from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row, cells_together
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -53,9 +54,8 @@ class ArrowRows:
     def __iter__(self) -> Iterator[Cells]:
         return cells_of_batch(self._batch, self._topic)
 
-    def bodies(self) -> list[bytes] | None:
-        """Return the rows' values if the rows differ in nothing else, else None."""
-        return bodies_of_batch(self._batch, self._topic)
+    def together(self) -> dict[str, list[Any]]:
+        return cells_together(self._batch, self._topic)
 
     def first(self) -> Cells:
         return next(cells_of_batch(self._batch.slice(0, 1), self._topic))
@@ -81,8 +81,7 @@ class TaskWriter:
         self._failed_rows = FailedRows(options, task, self._rows_of, is_stream=plan.write_id is None)
         self._deduplicator: Deduplicator | None = None
         self._already_stored = 0
-        # Rows that differ only in their values are sent together if their messages do, too.
-        is_plain = self._encoder.is_raw and not options.stamp_rows and self._receipts is None
+        is_plain = self._encoder.is_raw and options.effectively_once is None
         self._together = is_plain or options.packs is not None
         self._packs: Packs | None = None
 
@@ -142,26 +141,30 @@ class TaskWriter:
             self._packs.send_all()
 
     def _send_together(self, producer: Producer, rows: ArrowRows, row: int) -> int:
-        """Send the first of `rows` together, and return how many; none if they differ in more than their values.
-
-        The rows are numbered from `row` on. What is unusual about a row is left to `_send_rows`.
+        """Send `rows` together, numbered from `row` on. Return how many; none if they differ in more than value, key
+        and attributes. What is unusual about a row is left to `_send_rows`.
         """
-        bodies = rows.bodies()
+        cells = rows.together()
+        bodies, keys, own = map(cells.get, ("value", "key", "attributes"))
         if not bodies:
             return 0
         first = rows.first()
+        attributes: bytes | list[bytes]
         try:
-            encoded = self._encoder.encode(first)
+            encoded = self._encoder.encode(first if own is None else first._replace(attributes=None))
+            attributes = encoded.attributes if own is None else [self._encoder.attributes(encoded, one) for one in own]
         except BadRowError:
             return 0
         if encoded.topic == self._plan.options.dead_letter_topic:
             return 0
         if self._packs is not None:
-            return self._packs.add(row, encoded, first, bodies)
-        if encoded.key is not None or encoded.target is not None:
-            return 0
+            is_one = own is None and (keys is None or len({*keys}) == 1)
+            return self._packs.add(row, encoded, first, bodies) if is_one else 0
+        if self._stamp:
+            each = [attributes] * len(bodies) if isinstance(attributes, bytes) else attributes
+            attributes = [b"%b%b%d" % (one, self._stamp, number) for number, one in enumerate(each, row)]
         is_sent = producer.send_together(
-            encoded.topic, bodies, encoded.attributes, encoded.msg_type, encoded.msg_time, first_row=row
+            encoded.topic, bodies, attributes, encoded.msg_type, encoded.msg_time, first_row=row, keys=keys
         )
         return len(bodies) if is_sent else 0
 

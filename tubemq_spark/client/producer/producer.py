@@ -170,29 +170,38 @@ class Producer:
         self,
         topic: str,
         bodies: Sequence[bytes],
-        attributes: bytes = b"",
+        attributes: bytes | Sequence[bytes] = b"",
         msg_type: str | None = None,
         msg_time: str | None = None,
         first_row: int | None = None,
+        *,
+        keys: Sequence[bytes] | None = None,
     ) -> bool:
-        """Accept several records that differ only in their bodies, which is faster than `send` for each.
+        """Accept several records of one type and time, which is faster than `send` for each.
 
-        They have no key, target and id; the rows are numbered from `first_row` on. Return False, and accept none, if
-        there is a record that `send` may refuse. Other parameters, waiting and errors are those of `send`.
+        They have no target and id; the rows are numbered from `first_row` on. The attributes may be the same for all.
+        Return False, and accept none, if there is a record that `send` may refuse. Other parameters, waiting and errors
+        are those of `send`.
         """
         try:
             limit = self.limit(topic)
         except ConfigError:
             return False
-        header = encode_payload(b"", attributes)[0]
-        longest = max(map(len, bodies))
-        if not (header or all(bodies)) or longest > limit or longest + len(header) > limit + MAX_AROUND_BODY:
+        count = len(bodies)
+        if isinstance(attributes, bytes):
+            headers = [encode_payload(b"", attributes)[0]] * count
+        else:
+            headers = [encode_payload(b"", one)[0] for one in attributes]
+        longest, around = max(map(len, bodies)), max(map(len, headers))
+        if not (all(headers) or all(bodies)) or longest > limit or longest + around > limit + MAX_AROUND_BODY:
             return False
-        lane = self._queue.lane(LaneId(topic, None))
-        taken = 0
-        while taken < len(bodies):
-            row = None if first_row is None else first_row + taken
-            taken += self._queue.put_together(lane, header, bodies[taken:], (msg_type, msg_time), row)
+        nothing: Sequence[None] = [None] * count
+        rows = nothing if first_row is None else range(first_row, first_row + count)
+        columns = headers, bodies, [(msg_type, msg_time)] * count, rows, nothing, keys or nothing
+        lane = self._queue.lane(LaneId(topic, None, by_key=keys is not None))
+        start = 0
+        while start < count:
+            start = self._queue.put_together(lane, columns, start, self._partitioner.for_key)
             if self._queue.is_due:
                 self._step_while_full()
         return True
@@ -410,13 +419,10 @@ class Producer:
         """Note where records are stored, the first of which is at `start` in the batch."""
         assert batch.partition is not None
         self._unresolved.stored_at(batch.partition, answers[-1].appendOffset)
-        for at, answer in enumerate(answers, start):
-            where = batch.partition, answer.messageId, answer.appendOffset, answer.appendTime
-            self._tell(batch, at, RecordMetadata(*where))
-
-    def _tell(self, batch: RecordBatch, at: int, stored: RecordMetadata) -> None:
         if self._on_stored is not None:
-            self._on_stored(batch.topic, batch.rows[at], batch.ids[at], stored)
+            for at, answer in enumerate(answers, start):
+                where = batch.partition, answer.messageId, answer.appendOffset, answer.appendTime
+                self._on_stored(batch.topic, batch.rows[at], batch.ids[at], RecordMetadata(*where))
 
     def _resolve(self) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
@@ -435,7 +441,8 @@ class Producer:
                     self._queue.release(batch, at, at + 1)
                     if where.offset is not None:
                         self._unresolved.stored_at(where.partition, where.offset)
-                    self._tell(batch, at, where)
+                    if self._on_stored is not None:
+                        self._on_stored(batch.topic, batch.rows[at], batch.ids[at], where)
             if missing:
                 self._queue.put_back(batch.only(missing), self._partitioner.for_key)
         return bool(resolved)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,16 +59,20 @@ class RecordBatch:
         *("answered", "began_at", "sent_at", "sizes"),
     )
 
-    def __init__(self, topic: str, number: int, lane: SendLane) -> None:
+    # Of each record:
+    headers: list[bytes]  # attributes with their length in front, or empty
+    bodies: list[bytes]
+    kinds: list[Kind]
+    rows: list[int | None]
+    ids: list[RecordId | None]  # None for a record that may be stored twice
+    keys: list[bytes | None]
+
+    def __init__(self, topic: str, number: int, lane: SendLane, columns: Iterable[list[Any]] | None = None) -> None:
+        """`columns` are headers, bodies, kinds, rows, ids, and keys of the records."""
         self.topic = topic
         self.number = number
         self.lane = lane
-        self.headers: list[bytes] = []  # attributes with their length in front, or empty
-        self.bodies: list[bytes] = []
-        self.kinds: list[Kind] = []
-        self.rows: list[int | None] = []
-        self.ids: list[RecordId | None] = []  # None for a record that may be stored twice
-        self.keys: list[bytes | None] = []
+        self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys = columns or ([] for _ in range(6))
         self.failure: SendFailure | None = None
         self.was_silent = False  # whether the last send failed because the broker did not answer in time
         # Of the last send:
@@ -96,16 +99,6 @@ class RecordBatch:
         self.ids.append(record_id)
         self.keys.append(key)
 
-    def extend(self, header: bytes, bodies: Sequence[bytes], kind: Kind, rows: Iterable[int | None]) -> None:
-        """Append records that differ only in their bodies."""
-        count = len(bodies)
-        self.headers.extend(repeat(header, count))
-        self.bodies.extend(bodies)
-        self.kinds.extend(repeat(kind, count))
-        self.rows.extend(rows)
-        self.ids.extend(repeat(None, count))
-        self.keys.extend(repeat(None, count))
-
     def _columns(self) -> tuple[list[Any], ...]:
         return self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys
 
@@ -121,8 +114,7 @@ class RecordBatch:
         return self._with([list(take(column)) for column in self._columns()])
 
     def _with(self, columns: list[list[Any]]) -> RecordBatch:
-        made = RecordBatch(self.topic, self.number, self.lane)
-        made.headers, made.bodies, made.kinds, made.rows, made.ids, made.keys = columns
+        made = RecordBatch(self.topic, self.number, self.lane, columns)
         made.failure, made.was_silent = self.failure, self.was_silent
         made.partition, made.earliest_offset = self.partition, self.earliest_offset
         return made

@@ -14,8 +14,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice, repeat
-from typing import NamedTuple
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
 
 from tubemq_spark.client.producer.record_batch import OVERHEAD, RecordBatch, RecordId
 from tubemq_spark.protocol.metadata import Partition
@@ -62,10 +62,10 @@ class SendLane:
         self._open_bytes = 0
         self._tried = -1  # the version of `order` when no record could be sent
 
-    def open(self, number: int, count: int, size: int) -> RecordBatch:
-        """Return the batch that takes the next `count` records, which have `size` bytes together."""
+    def open(self, number: int, size: int) -> RecordBatch:
+        """Return the batch that takes the next record, which has `size` bytes."""
         self._open_bytes += size
-        if self._open is None or len(self._open) + count > BATCH or self._open_bytes > _BATCH_BYTES:
+        if self._open is None or len(self._open) >= BATCH or self._open_bytes > _BATCH_BYTES:
             self._open = RecordBatch(self.id.topic, number, self)
             self._open_bytes = size
             self.waiting.append(self._open)
@@ -84,11 +84,11 @@ class SendLane:
             return None
         if self.partition is None:
             return self._cut(self.first(), range(len(self.waiting[0]))[:most])
-        seen = set(self.order.busy)
+        busy, seen = self.order.busy, set[bytes | None]()
         for batch in list(islice(self.waiting, _SEARCHED)):
             chosen: list[int] = []
             for at, key in enumerate(batch.keys):
-                if key is None or key not in seen:
+                if key is None or not (key in busy or key in seen):
                     chosen.append(at)
                     seen.add(key)
             if chosen:
@@ -118,8 +118,10 @@ class SendLane:
 
     def put_back(self, batch: RecordBatch) -> None:
         """Put records before those that were accepted later."""
-        behind = (at for at, other in enumerate(self.waiting) if other.number >= batch.number)
-        self.waiting.insert(next(behind, len(self.waiting)), batch)
+        at = len(self.waiting)
+        while at and self.waiting[at - 1].number >= batch.number:
+            at -= 1
+        self.waiting.insert(at, batch)
         if self.waiting[-1] is not self._open:
             self._open = None
         self._tried = -1
@@ -157,22 +159,26 @@ class SendQueue:
     ) -> bool:
         """Add a record. Return `is_due`."""
         size = len(header) + len(body)
-        lane.open(self.accepted, 1, size).append(header, body, kind, row, record_id, key)
+        lane.open(self.accepted, size).append(header, body, kind, row, record_id, key)
         self._added(1, size)
         return self.is_due
 
     def put_together(
-        self, lane: SendLane, header: bytes, bodies: Sequence[bytes], kind: Kind, first_row: int | None
+        self, lane: SendLane, columns: Sequence[Sequence[Any]], start: int, partition_for_key: PartitionForKey
     ) -> int:
-        """Add the first of several records, as many as one batch takes, and return how many."""
-        around = len(header) + OVERHEAD
-        sizes = list(accumulate(len(body) + around for body in bodies[:BATCH]))
+        """Add records from `start` on in `columns`, which are those of a `RecordBatch`, as many as one batch takes.
+        Return where the others begin."""
+        headers, bodies, *_ = columns
+        lengths = (
+            len(headers[at]) + len(bodies[at]) + OVERHEAD for at in range(start, min(len(bodies), start + BATCH))
+        )
+        sizes = list(accumulate(lengths))
         count = max(1, bisect_right(sizes, min(_BATCH_BYTES, self._max_bytes - self.bytes)))
-        size = sizes[count - 1] - OVERHEAD * count
-        rows = repeat(None, count) if first_row is None else range(first_row, first_row + count)
-        lane.open(self.accepted, count, size).extend(header, bodies[:count], kind, rows)
-        self._added(count, size)
-        return count
+        end = start + count
+        batch = RecordBatch(lane.id.topic, self.accepted, lane, [list(column[start:end]) for column in columns])
+        self._added(count, sizes[count - 1] - OVERHEAD * count)
+        self._route(batch, partition_for_key)
+        return end
 
     def _added(self, count: int, size: int) -> None:
         self.accepted += count
