@@ -164,3 +164,35 @@ def test_only_append_mode_is_accepted(pipe: Pipeline) -> None:
     with pytest.raises(AnalysisException, match="TubeMQ only appends"):
         frame.option("topic", "demo").mode("overwrite").save()
     assert not pipe.bodies("demo")
+
+
+@pytest.mark.quick
+def test_tables_and_views_of_sql(pipe: Pipeline) -> None:
+    """A view of a table reads what the topic holds now; a view with columns of its own takes rows."""
+    pipe.tubemq.create_topic("rows")
+    names = ("tubemq.master", "tubemq.group", "subscribe")
+    options = ", ".join(f"`{name}` = '{text}'" for name, text in pipe.options("rows").items() if name in names)
+    sql = pipe.spark.sql
+    sql("DROP TABLE IF EXISTS rows_topic")
+    sql("CREATE TABLE rows_topic (value BINARY, msg_type STRING) USING tubemq")
+    sql(f"CREATE OR REPLACE TEMPORARY VIEW rows AS SELECT * FROM rows_topic WITH ({options})")
+    sink = f"`tubemq.master` '{pipe.tubemq.master}', topic 'rows'"
+    sql(f"CREATE OR REPLACE TEMPORARY VIEW target (value STRING) USING tubemq OPTIONS ({sink})")
+    for count in (1, 2):
+        sql(f"INSERT INTO target VALUES ('{count}')")
+        assert sql("SELECT * FROM rows").count() == count
+    sql("DROP TABLE rows_topic")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"startingOffsets": "latest"}, "where a batch read would read nothing"),
+        ({"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"}, "later than 'endingTimestamp'"),
+    ],
+    ids=["latest", "behind its end"],
+)
+def test_a_batch_that_would_read_nothing_is_refused(pipe: Pipeline, options: dict[str, str], error: str) -> None:
+    pipe.tubemq.create_topic("demo")
+    with pytest.raises(AnalysisException, match=error):
+        pipe.batch("demo", **options).count()

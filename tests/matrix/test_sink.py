@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -107,6 +108,22 @@ def test_targets_of_rows(pipe: Pipeline) -> None:
     pipe.write(pipe.spark.createDataFrame(rows, "value binary, broker_id int, partition int"), "out")
     found = Counter((message.body, 1, message.partition) for message in pipe.tubemq.messages("out"))
     assert found == Counter(rows)
+
+
+def test_targets_of_rows_that_were_not_read(pipe: Pipeline) -> None:
+    """Null positions, as `INSERT INTO` a view gives them, do not make a row a copy."""
+    rows = [(b"%d" % number, 1, number % 2, None) for number in range(20)]
+    schema = "value binary, broker_id int, partition int, offset long"
+    pipe.write(pipe.spark.createDataFrame(rows, schema), "out")
+    found = Counter((message.body, message.partition) for message in pipe.tubemq.messages("out"))
+    assert found == Counter((body, partition) for body, _, partition, _ in rows)
+
+
+def test_a_token_in_attributes_is_refused(pipe: Pipeline) -> None:
+    rows = pipe.spark.sql("SELECT 'x' AS value, map('note', 'see $msgTime$') AS attributes")
+    with pytest.raises(PySparkException, match="msgTime"):
+        pipe.write(rows, "out")
+    assert pipe.tubemq.messages("out") == []
 
 
 def test_dead_letters_are_restored(pipe: Pipeline) -> None:
