@@ -201,7 +201,7 @@ def test_a_read_waits_until_the_master_forgets_a_killed_consumer(
     topic = cluster.new_topic("three")
     sent = send(cluster, numbered(partitions(cluster, topic), 10))
     with java.member(topic, group) as member:
-        member.wait_until(lambda received: len(received) == 20)
+        member.wait_until(lambda received: len(received) == 10)
         member.kill()
         rows = read_batch(cluster, topic, tubemq_group=group, tubemq_claim_timeoutMs=120_000)
     assert sorted(bodies(rows)) == sorted(one.body for several in sent.values() for one in several)

@@ -33,8 +33,8 @@ def tubemq_spark(
 ) -> None:
     """Apache TubeMQ and Spark from the command line.
 
-    The exit status is 0 for success, 1 if the work failed, 2 for wrong usage, and 130 after Ctrl-C; a command that runs
-    until Ctrl-C ends with 0. An error is one line.
+    The exit status is 0 for success, 1 if the work failed, 2 for wrong usage or a wrong name, such as an unknown
+    topic, and 130 after Ctrl-C; a command that runs until Ctrl-C ends with 0. An error is one line.
     """
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point of `tubemq-spark`: run one command. Exit statuses:
 
-0 success, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
+0 success, 1 the work failed, 2 wrong usage or a wrong name, such as an unknown topic, 130 Ctrl-C.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import EXPECTED, parse_place
 from tubemq_spark.cli.offsets import move_group
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_table
-from tubemq_spark.cli.parameters import Json, Topic, Yes, connected
+from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.cli.requirements import require_spark
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -34,7 +34,7 @@ def redrive(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", metavar="GROUP", show_default="a temporary group",
+            "--group", "-g", metavar="GROUP", show_default="a temporary group", callback=check_group,
             help="Begin at this group's position, and move it to the end afterwards: the next call goes on there.",
         ),
     ] = None,
