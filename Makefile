@@ -22,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show them and the lag, end by itself
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo) spark  ## stream rows from an embedded TubeMQ through Spark, show them and the lag, end by itself
 	$(PY) -m tubemq_spark.cli demo
 
 test: prepared  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
@@ -122,6 +122,13 @@ $(STAMP): pyproject.toml
 	@scripts/need python "$(PYTHON)"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# What the demo needs, in the same environment, so that a first try does not wait for the tools of developers.
+$(VENV)/.demo: pyproject.toml
+	@scripts/need python "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[cli,spark]'
 	@touch $@
 
 # Environments of users: what the commands of README.md and notebooks/README.md install, and nothing else.

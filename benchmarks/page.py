@@ -60,7 +60,7 @@ def _origin(found: Results) -> str:
     return (
         f"Measured by `make bench` from {days[0]} to {days[-1]} on {where} that servers and clients share, at commits "
         f"{', '.join(commits)}; {what}.{snapshot}{load} Medians of {first.settings['rounds']} rounds.\n\n"
-        "![Messages per second of each reader and writer](images/performance.png)\n"
+        "![Messages per second of each reader and writer](images/performance.svg)\n"
     )
 
 

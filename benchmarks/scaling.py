@@ -263,7 +263,7 @@ def draw(found: Mapping[int, Measured], target: Path) -> None:
         axis.tick_params(labelsize=7)
         axis.grid(True, which="major", color="0.92")
     figure.supxlabel("partitions, each with a store of its own; a grey line is linear growth", fontsize=8)
-    save(figure, target)
+    save(figure, target, dpi=160)
     pyplot.close(figure)
 
 
