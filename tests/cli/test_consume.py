@@ -162,6 +162,7 @@ def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Termin
     [
         (["--from", "yesterday"], "--from is 'yesterday'"),
         (["--from", "29"], "multiple of 28"),
+        (["--from", "999999999999d"], "before all times"),
         (["--format", "{nothing}"], "there is no field 'nothing'"),
         (["--format", "x\\"], "--format"),
         (["--format", "\\q{value}"], "--format"),

@@ -199,6 +199,11 @@ def test_a_pipe_whose_reader_has_ended_gives_no_traceback(command: str) -> None:
 SHELLS = {
     "head": ("consume t | head -1", 0, ""),
     "closed input": ("produce t <&-", 1, "tubemq-spark: the standard input is closed"),
+    "nobody to ask": (
+        "topics delete t <&-",
+        2,
+        "tubemq-spark: the standard input is closed, so nobody can answer. Use --yes",
+    ),
     "closed output": ("consume t >&-", 1, "tubemq-spark: the standard output is closed"),
     "closed errors": ("consume nothing 2>&-", None, ""),
     "a full disk": ("consume t > /dev/full", 1, "tubemq-spark: No space left on device"),
@@ -219,7 +224,10 @@ def test_no_state_of_the_shell_gives_a_traceback(case: str) -> None:
             program = f"{arguments} {sys.executable} -W error -m tubemq_spark.cli consume t --count 1"
         done = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, timeout=300,
-            env={**os.environ, "TUBEMQ_MASTER": tubemq.master},
+            env={
+                **os.environ, "TUBEMQ_MASTER": tubemq.master, "TUBEMQ_ADMIN": tubemq.web_master,
+                "TUBEMQ_ADMIN_TOKEN": tubemq.admin_token,
+            },
         )  # fmt: skip
     assert done.stderr.strip() == error
     assert (done.returncode in (1, 2)) if status is None else (done.returncode == status)

@@ -48,9 +48,9 @@ def test_files_are_sent_by_lines_or_as_a_whole(named: Cluster, run: Run, tmp_pat
     (tmp_path / "second").write_bytes(b"c\nd\n")
     paths = [str(tmp_path / "first"), str(tmp_path / "second")]
     assert run("produce", topic, *paths, "-p", "1:0").returncode == 0
-    assert run("produce", topic, *paths, "-p", "1:0", "--whole").returncode == 0
+    assert run("produce", topic, *paths, "-", "-p", "1:0", "--whole", stdin=b"in").returncode == 0
     found = [line["value"] for line in run("consume", topic).json]
-    assert found == ["a", "b", "c", "d", "a\r\nb\n", "c\nd\n"]
+    assert found == ["a", "b", "c", "d", "a\r\nb\n", "c\nd\n", "in"]
 
 
 def test_a_topic_can_be_copied(named: Cluster, run: Run) -> None:
@@ -120,6 +120,8 @@ def test_lines_before_a_wrong_one_are_stored(
         (["--partition", "1:99"], "99"),  # also without input
         (["--from-json", "--whole"], "--from-json excludes"),
         (["--key-separator", ""], "--key-separator is empty"),
+        (["-", "/no/such/file"], "/no/such/file"),
+        (["/tmp"], "/tmp"),
     ],
 )
 def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str], part: str) -> None:

@@ -57,7 +57,10 @@ def parse_moment(
 ) -> datetime:
     """Return an aware time. A time without a zone is UTC; an age such as `15m` counts back from now."""
     if age := _AGE.fullmatch(text.strip()):
-        return datetime.now(timezone.utc) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+        try:
+            return datetime.now(timezone.utc) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+        except (OverflowError, ValueError):
+            raise ConfigError(f"{name} is {text!r}, which is before all times") from None
     try:
         moment = message.parse_moment(text)
     except ValueError as cause:

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.peer_text import escaped
 
 Advance = Callable[[int], None]
@@ -52,6 +53,8 @@ def json_text(value: object) -> str:
 
 def confirm(question: str, *, err: bool = False) -> None:
     """Ask a person, and end the command unless the answer is yes."""
+    if sys.stdin is None:
+        raise ConfigError("the standard input is closed, so nobody can answer. Use --yes")
     typer.confirm(escaped(question), abort=True, err=err)
 
 

@@ -59,8 +59,7 @@ def produce(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files to send; - is the standard input.", show_default="-",
-            exists=True, dir_okay=False, readable=True, allow_dash=True,
+            help="Files to send; - is the standard input.", show_default="-"
         ),
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Send each file as one message, not each line.")] = False,
@@ -105,6 +104,9 @@ def produce(
     key_bytes = None if key is None else key.encode()
     template = Record(b"", key_bytes, msg_type, minute, parse_attributes(attribute or (), "--attribute") or None)
     target = None if partition is None else parse_partition(partition, topic, "--partition")
+    for path in files or ():
+        if str(path) != "-" and (path.is_dir() or not os.access(path, os.R_OK)):
+            raise ConfigError(f"{path} is no file that can be read")
     separator = None if key_separator is None else key_separator.encode()
     if separator == b"":
         raise ConfigError("--key-separator is empty")
