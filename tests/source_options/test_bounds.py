@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import partial
 
 import pytest
 
+from tests.clusters import Cluster
+from tests.messages import numbered, partitions, send
 from tests.source_options.conftest import Start
 from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tubemq_spark.client.consumer import time_search
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol import index_search
+from tubemq_spark.protocol.message import encode_attributes
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 # Positions
@@ -233,6 +237,17 @@ def test_a_batch_that_begins_behind_its_end_is_refused(
     timed.move_group(GROUP, "t", 1, 0, UNIT * A_MINUTE * 30)
     with pytest.raises(ConfigError, match=re.escape(says)):
         read_batch(timed, "t", **given)
+
+
+@pytest.mark.option("endingTimestamp")
+def test_a_batch_that_begins_behind_its_end_is_refused_by_any_server(cluster: Cluster, group: str) -> None:
+    topic = cluster.new_topic("one")
+    send(cluster, numbered(partitions(cluster, topic), 4), attributes=encode_attributes({}, None, "202601010000"))
+    starts = {topic: {"1:0": UNIT, "2:0": 0}}
+    for until, says in [("2025-12-31", "which lies before the start"), ("2026-01-02", "")]:
+        given = {"tubemq_group": group, "startingOffsets": starts, "endingTimestamp": until}
+        with pytest.raises(ConfigError, match=says) if says else nullcontext():
+            assert len(read_batch(cluster, topic, **given)) == 3
 
 
 def at_times(first: object, second: object) -> dict[str, object]:
