@@ -329,11 +329,11 @@ READING = (
         ("rows_exact",),
     ),
     Fault(
-        "unknown_owner_not_awaited",
+        "unowned_entries_read",
         "lost messages are reported, also those of a topic that grows",
-        PLANNER,
-        "if not check.lacks_owner:",
-        "if check.batch.end > 0:",
+        "source/truncation_check.py",
+        "self._owned_end(batch) if check.lacks_owner else",
+        "self._owned_end(batch) if False else",
         ("rows_exact",),
     ),
     # docs/concepts

@@ -11,6 +11,7 @@ from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, StreamRun, bodies, fill, stored
 from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.config import ServerConfig
 
 Grow = Callable[[EmbeddedTubeMQ], object]
 
@@ -63,3 +64,30 @@ def test_master_is_asked_once_an_interval(start: Start, given: int, asks: bool) 
                 for _ in range(50):
                     run.next()
                 assert asked.fired == 0
+
+
+@pytest.mark.parametrize("trigger", ["processingTime", "availableNow"])
+def test_a_batch_ends_before_messages_of_a_partition_that_is_not_listed(
+    start: Start, caplog: pytest.LogCaptureFixture, trigger: str
+) -> None:
+    """Nothing guards them: a crash loses them, and messages that come in their places must not count as read."""
+    tubemq = start({"t": 2}, config=ServerConfig(consumer_balance_period=3600.0))
+    stream = Stream(tubemq, "t")
+    fill(tubemq, "t", 10, 0)
+    stream.run()
+    with stream.running(trigger) as run:
+        run.reader.initialOffset()  # the run has asked for the partitions
+        tubemq.create_topic("t", partitions=3)
+        fill(tubemq, "t", 9, 2)
+        fill(tubemq, "t", 1, 1)
+        tubemq.flush("t")
+        fill(tubemq, "t", 20, 2)
+        assert len(run.next() or ()) == 1
+        assert run.next() is None
+    assert set(stream.end.values()) == {28 * 20}
+    assert len([record for record in caplog.records if "[store-end-unowned]" in record.getMessage()]) == 1
+    tubemq.crash_broker(1)
+    tubemq.start_broker(1)
+    new = fill(tubemq, "t", 30, 0)
+    stream.run()
+    assert set(bodies(stream.rows)) >= set(new)

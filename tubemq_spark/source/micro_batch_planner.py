@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -38,12 +37,11 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
 from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
-from tubemq_spark.source.store_check import StoreCheck, ids_between
+from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
 
 _log = logging.getLogger(__name__)
 
-_NEW_PARTITIONS_LISTED = 40.0  # seconds; masters list them to consumers at the next balance, every 30 s by default
 T = TypeVar("T")
 
 
@@ -54,6 +52,14 @@ class _Answer(NamedTuple):
     limited: bool
     end: StreamOffset
     log_ends: StreamOffset
+
+
+class _UnownedTail(NamedTuple):
+    """No known partition has the store's entries in [begin, end). They are looked at `again` from time to time."""
+
+    begin: int
+    end: int
+    again: Deadline
 
 
 class MicroBatchPlanner:
@@ -79,7 +85,7 @@ class MicroBatchPlanner:
         self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
         self._known_losses = 0  # of claims, at that check
         self._batches = 0  # that were planned
-        self._unowned: dict[Store, Deadline] = {}  # stores whose last entry no known partition has
+        self._unowned: dict[Store, _UnownedTail] = {}
 
     def initial(self) -> StreamOffset:
         """Return what a new query begins with: a query id, but no positions.
@@ -193,7 +199,7 @@ class MicroBatchPlanner:
         else:
             begin = initial = self._first_positions(claims)
         claims.refresh(older_than=now)
-        log_ends = {partition: claims.position(partition).end for partition in begin}
+        log_ends = {partition: self._owned_end(partition, at, claims) for partition, at in begin.items()}
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
         # both ends of every range.
         left = {**start.left, **{p: at for p, at in start.positions.items() if p not in begin}}
@@ -205,18 +211,38 @@ class MicroBatchPlanner:
         empty = _without_messages(self._prober, self._session.cluster, begin, ends, log_ends)
         # A broker that forgot a claim may have lost messages, also of stores without news.
         may_have_lost = self._verified_end is None or self._known_losses != claims.losses
-        lost, fingerprints = self._truncation_check.check(
+        checked = self._truncation_check.check(
             begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost, empty=empty
         )
-        self._accept_losses(lost_tails(begin, lost, log_ends), claims)
-        ends = {**ends, **lost, **new}
+        self._accept_losses(lost_tails(begin, checked.ends, log_ends), claims)
+        self._skip_unowned(checked.unowned, log_ends)
+        ends = {**ends, **checked.ends, **new}
         end = start
         if ends != start.positions:
             counted = counted_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
-            end = StreamOffset(start.query, ends, initial, fingerprints, counted, empty, left)
+            end = StreamOffset(start.query, ends, initial, checked.fingerprints, counted, empty, left)
         self._verified_end, self._known_losses = end, claims.losses
         return end, StreamOffset(start.query, {**log_ends, **new})
+
+    def _owned_end(self, partition: Partition, begin: int, claims: GroupClaims) -> int:
+        """Return where the partition's store ends, without a tail that is known to be of no known partition."""
+        end = claims.position(partition).end
+        tail = self._unowned.get(partition.store)
+        return max(begin, tail.begin) if tail is not None and tail.end == end and not tail.again.passed else end
+
+    def _skip_unowned(self, unowned: Mapping[Store, int], log_ends: Positions) -> None:
+        """Do not ask again soon for the entries of stores from these positions on, which no known partition has."""
+        for store, begin in unowned.items():
+            if store not in self._unowned:
+                _log.warning(
+                    "[store-end-unowned] broker %d, topic %s, store %d: the messages from %d on are of no partition "
+                    "that the master lists, or the broker cannot read them yet. The query reads the store up to there, "
+                    "and goes on when the master lists their partition or readable messages follow", *store, begin,
+                )  # fmt: skip
+            end = next(log_end for partition, log_end in log_ends.items() if partition.store == store)
+            again = Deadline(self._options.metadata_interval, self._options.client.clock)
+            self._unowned[store] = _UnownedTail(begin, end, again)
 
     def _new_positions(
         self, known: Positions, left: Positions, fingerprints: Fingerprints, claims: GroupClaims
@@ -231,6 +257,7 @@ class MicroBatchPlanner:
         new: dict[Partition, int] = {}
         for partition, (begin, end) in found.items():
             new[partition] = min(back.get(partition, begin), end)
+            self._unowned.pop(partition.store, None)
             what = "is there again; reading goes on" if partition in back else "is new; it is read from its beginning"
             _log.info("%s %s at %d", partition, what, new[partition])
         if self._options.commit_offsets:  # a commit moves it only at the next trigger
@@ -294,31 +321,7 @@ class MicroBatchPlanner:
 
     @property
     def _truncation_check(self) -> TruncationCheck:
-        return TruncationCheck(self._prober, self._session.cluster, self._waits_for_owner)
-
-    def _waits_for_owner(self, check: StoreCheck) -> bool:
-        """Return True for a store whose last entry no known partition has, as long as the master may not list that
-        partition yet: such an entry gives no fingerprint, so its loss would not be noticed. Raise `StoreChangedError`
-        if this run ends where the stores end."""
-        store = check.batch.store
-        if not check.lacks_owner:
-            self._unowned.pop(store, None)
-            return False
-        client = self._options.client
-        if store not in self._unowned:
-            wait = min(_NEW_PARTITIONS_LISTED, client.retry_for / 2)
-            self._unowned[store] = Deadline(wait, client.clock)
-            _log.info(
-                "broker %d, topic %s, store %d: the last message at %d is of no partition that the master lists. The "
-                "query reads the store when the master lists it, or after %g s", *store, check.batch.last_entry, wait,
-            )  # fmt: skip
-        if self._unowned[store].passed:
-            return False  # nobody can read the entry: the message has impossible attributes, or its partition is gone
-        with suppress(TransportError):
-            self._session.refresh_soon()
-        if not self._rate_limit.admits_new_partitions:
-            raise StoreChangedError(f"the store {store} ends with a message of an unknown partition")
-        return True
+        return TruncationCheck(self._prober, self._session.cluster)
 
     def _report_left_out(self, begin: Positions, unnamed: Collection[Partition], end: StreamOffset) -> None:
         """Report the parts of a planned batch that nobody reads, because the options do not name the partitions now."""

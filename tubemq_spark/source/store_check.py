@@ -144,8 +144,7 @@ class StoreCheck:
     def lacks_owner(self) -> bool:
         """Whether no known partition has the batch's last entry, though retention did not remove it."""
         last = self.batch.last_entry
-        begins = [result.begin for result in self._results_at(last).values()]
-        return self.needs_fingerprints and not self._first_ids(last) and last in begins
+        return not self._last_owners() and any(result.begin == last for result in self._results_at(last).values())
 
     # Positions to probe
 

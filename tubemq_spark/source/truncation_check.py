@@ -11,9 +11,10 @@ Probing the old fingerprints and taking the new ones is one write for each broke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
@@ -41,7 +42,16 @@ _REPLACED_AFTER = 1.0  # seconds: a broker does not restart, and a topic is not 
 
 
 class StoreChangedError(Exception):
-    """A store became shorter while it was checked, may have been replaced, or has messages of an unknown partition."""
+    """A store became shorter while it was checked, or may have been replaced."""
+
+
+class Checked(NamedTuple):
+    """What a check of a batch found: where some partitions must end instead, the `fingerprints` of the batch's end, and
+    for stores whose last entries no known partition has, where these entries begin."""
+
+    ends: dict[Partition, int]
+    fingerprints: dict[Store, tuple[Fingerprint, ...]]
+    unowned: dict[Store, int]
 
 
 @dataclass(frozen=True)
@@ -50,8 +60,6 @@ class TruncationCheck:
 
     prober: Prober
     cluster: Cluster
-    waits_for_owner: Callable[[StoreCheck], bool] = lambda check: False
-    """Whether a batch leaves a store out, because no known partition has its last entry. Called for each store."""
 
     def check(
         self,
@@ -62,12 +70,12 @@ class TruncationCheck:
         *,
         idle_too: bool = False,
         empty: Collection[Partition] = frozenset(),
-    ) -> tuple[dict[Partition, int], Fingerprints]:
-        """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Return where
-        each partition of a truncated store goes on, and the fingerprints of the batch's end. Raise `StoreChangedError`
-        if a store does not reach to the batch's end any more, or a broker was away meanwhile.
+    ) -> Checked:
+        """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Raise
+        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile.
 
-        A store that `waits_for_owner` is returned as one that goes on where the batch begins.
+        A truncated store ends where new messages begin, at most where the batch begins. Each other one ends behind an
+        entry of a known partition: entries behind it give no fingerprint, so their loss would not be noticed.
 
         Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
         new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it.
@@ -80,16 +88,15 @@ class TruncationCheck:
             or (has_news and batch.newest is None)
             or any(begin[partition] != ends[partition] for partition in batch.partitions)
         )
-        found = dict(fingerprints)
-        resume_at: dict[Partition, int] = {}
+        checked = Checked({}, dict(fingerprints), {})
         visitor = self.prober.visitor
         while several := list(islice(batches, _STORES_AT_ONCE)):
             failures = visitor.failures
             checks, results = self._probe(several, empty)
             if visitor.failures != failures:  # after an outage the answers may be those of another store
                 raise StoreChangedError("a broker did not answer while stores were checked")
-            self._evaluate(checks, results, begin, log_ends, found, resume_at)
-        return resume_at, {store: marks for store, marks in found.items() if marks}
+            self._evaluate(checks, results, begin, ends, log_ends, checked)
+        return checked
 
     def _probe(
         self, batches: Sequence[StoreRange], empty: Collection[Partition]
@@ -117,26 +124,52 @@ class TruncationCheck:
         checks: Iterable[StoreCheck],
         results: Results,
         begin: Positions,
+        ends: Positions,
         log_ends: Positions,
-        found: dict[Store, tuple[Fingerprint, ...]],
-        resume_at: dict[Partition, int],
+        checked: Checked,
     ) -> None:
-        """Put the stores' fingerprints into `found`, and where truncated ones go on into `resume_at`."""
+        """Put into `checked` what the checks prove."""
         for check in checks:
             batch = check.batch
             first_new: int | None = None
             if batch.is_truncated(results):
-                first_new, found[batch.store] = self._find_first_new(batch)
+                first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
             goes_on = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
             if any(position < begin[partition] for partition, position in goes_on.items()):
-                resume_at |= goes_on
+                checked.ends.update(goes_on)
             elif check.needs_fingerprints:
                 if check.is_too_short:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")
-                if self.waits_for_owner(check):
-                    resume_at |= {partition: begin[partition] for partition in batch.partitions}
-                    continue
-                found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], check.now)
+                end, is_tail = self._owned_end(batch) if check.lacks_owner else (batch.end, False)
+                if is_tail:
+                    checked.unowned[batch.store] = end
+                if end < batch.end and (end > batch.start or is_tail):
+                    checked.ends.update({p: max(begin[p], min(ends[p], end)) for p in batch.partitions})
+                    again, results_again = self._probe([replace(batch, end=end)], ())
+                    self._evaluate(again, results_again, begin, ends, log_ends, checked)
+                else:
+                    marks = [*checked.fingerprints.get(batch.store, ()), *check.new_fingerprints()]
+                    checked.fingerprints[batch.store] = thinned(marks, check.now)
+
+    def _owned_end(self, batch: StoreRange) -> tuple[int, bool]:
+        """Return the position behind the last entry of the batch that a known partition has, or the batch's start; and
+        whether no such entry follows the batch."""
+        unread = unread_members([batch])
+
+        def first_ids(position: int) -> dict[Partition, int | None]:
+            results = self.prober.probe(batch.places(position), optional=unread)
+            return {partition: result.first_id for (partition, _), result in results.items()}
+
+        behind = first_ids(batch.end)
+        low, high = batch.start, batch.last_entry
+        position = low  # most often the batch has no such entry
+        while low < high:
+            if any(first_id not in (None, behind.get(one, first_id)) for one, first_id in first_ids(position).items()):
+                low = position + UNIT
+            else:
+                high = position
+            position = low + (high - low) // UNIT // 2 * UNIT
+        return low, not any(behind.values())
 
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
         """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""

@@ -103,7 +103,7 @@ class Prober:
                     results[place] = ProbeResult(answer.begin, (), is_conclusive=False)
             missing = [place for place in missing if place not in results]
             if problem is not None:
-                self._on_failed(retries, problem, {partition for partition, _ in missing})
+                self._on_failed(retries, problem, {place[0] for place in missing if place not in answers})
             elif fetches < _FETCHES[-1]:
                 fetches = next(sizes)
             else:
