@@ -138,6 +138,44 @@ def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptu
     assert len(stream.rows) == 25
 
 
+@pytest.mark.parametrize("topics", [("t", "other"), ("t",)])
+def test_a_query_does_without_a_deleted_topic_until_it_is_created_again(
+    start: Start, caplog: pytest.LogCaptureFixture, topics: tuple[str, ...]
+) -> None:
+    """Also after a failover of the master, which refuses a registration that names the topic, and in the next run."""
+    tubemq = start({"t": 1, "other": 1}, masters=2)
+    others = len(topics) - 1
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, *topics, failOnDataLoss="false", metadataIntervalMs=100, **SHORT)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 10 + 10 * others
+        tubemq.delete_topic("t")
+        fill(tubemq, "other", 5)
+        assert len(run.next() or ()) == 5 * others
+        tubemq.switch_master()
+        fill(tubemq, "other", 5)
+        wait_until(lambda: run.next() is None and run.reported.get("missing") == ["t"])
+    with stream.running() as run:
+        run.next()
+        assert run.reported["missing"] == ["t"]
+        assert len(warnings_of(caplog, "[topics-missing]")) == 2
+        tubemq.create_topic("t", partitions=1)
+        new = fill(tubemq, "t", 3)
+        wait_until(lambda: (run.next(), bodies(stream.rows)[-3:] == new)[1])
+        assert "missing" not in run.reported
+    assert len(stream.rows) == 13 + 20 * others
+
+
+def test_a_topic_that_the_query_never_had_is_an_error(start: Start) -> None:
+    tubemq = start({"t": 1})
+    stream = Stream(tubemq, "t", failOnDataLoss="false")
+    with pytest.raises(ConfigError, match="no topic u"):
+        stream.run(subscribe="t,u")
+    stream.run()
+    with pytest.raises(ConfigError, match="no topic u"):
+        stream.run(subscribe="t,u")
+
+
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_topic_that_the_options_no_longer_name_is_a_loss(
     start: Start, fail: bool, caplog: pytest.LogCaptureFixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, IntEnum, auto
 
@@ -135,6 +136,12 @@ def is_elsewhere(failure: Failure) -> bool:
 def is_unknown_topic(code: int, message: str) -> bool:
     """Return True if the broker lacks the topic; other texts mean closed or starting (wire: BrokerServiceServer)."""
     return code == ErrCode.FORBIDDEN and "not existed" in message
+
+
+def undeployed_topics(code: int, text: str) -> frozenset[str]:
+    """Return the topics that the master does not have, by the `text` of its refusal (wire: MasterParamCheckUtils)."""
+    found = re.search(r"Requested topic \[+([^\]]+)", text) if code == ErrCode.TOPIC_NOT_DEPLOYED else None
+    return frozenset(found[1].split(", ") if found else ())
 
 
 def is_about_visit_token(code: int, message: str) -> bool:

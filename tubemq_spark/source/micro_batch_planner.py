@@ -67,7 +67,9 @@ class MicroBatchPlanner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._session = ConsumerSession(options.client, options.group, options.topics, options.filters)
+        self._session = ConsumerSession(
+            options.client, options.group, options.topics, options.filters, may_lack_topics=not options.loss_policy.fail
+        )
         self._session.register(wait=options.claim_timeout)
         self._claims: GroupClaims | None = None
         self._visitor = visitor_for(self._session)
@@ -100,6 +102,11 @@ class MicroBatchPlanner:
         self._rate_limit.stop_at_next_ends()
 
     @property
+    def missing_topics(self) -> list[str]:
+        """The topics of which the cluster has nothing."""
+        return self._session.missing_topics
+
+    @property
     def log_ends(self) -> StreamOffset | None:
         """Where the stores ended when the brokers were asked last."""
         return None if self._answer is None else self._answer.log_ends
@@ -122,6 +129,7 @@ class MicroBatchPlanner:
             return last.end
         now = self._options.client.clock.monotonic()
         begin = self._partitions.without_unsubscribed(start)
+        self._partitions.check_topics([*begin.positions, *begin.left, *(self._first or ())])
         end, log_ends = self._without_gone_partitions(
             begin, begin.positions, lambda claims: self._try_to_find_end(begin, claims, now, limited)
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -92,6 +92,14 @@ class PartitionSet:
         left = {partition: offset.positions[partition] for partition in unnamed}
         positions = {partition: at for partition, at in offset.positions.items() if partition not in unnamed}
         return replace(offset, positions=positions, left={**offset.left, **left})
+
+    def check_topics(self, known: Iterable[Partition]) -> None:
+        """Raise `ConfigError` if the cluster lacks a topic of which the query knows no partition. One of which it knows
+        some was removed, which counts as a loss."""
+        if unknown := set(self._session.missing_topics).difference(partition.topic for partition in known):
+            raise ConfigError(
+                f"the cluster has no topic {', '.join(sorted(unknown))}. Check option 'subscribe', or create the topic"
+            )
 
     def discover(self, known: Positions, claims: GroupClaims, prober: Prober) -> dict[Partition, Extent]:
         """Return where the stores of new partitions begin and end, and claim these partitions. One that its broker does

@@ -77,12 +77,16 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started().prepare_for_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the latest offset for progress reports (Spark 4.2 and later), with this process's counters.
+        """Return the latest offset for progress reports (Spark 4.2 and later), with this process's counters, and the
+        topics of which the cluster has nothing.
 
         Only reports get it: Spark does not store it in the checkpoint.
         """
-        log_ends = self._started().log_ends
-        return None if log_ends is None else {**log_ends.to_json(), "counters": COUNTERS().totals()}
+        planner = self._started()
+        if planner.log_ends is None:
+            return None
+        missing = {"missing": planner.missing_topics} if planner.missing_topics else {}
+        return {**planner.log_ends.to_json(), "counters": COUNTERS().totals(), **missing}
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         begin, self._reached = StreamOffset.from_json(start), StreamOffset.from_json(end)

@@ -13,7 +13,7 @@ from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
-from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.errcode import ErrCode, undeployed_topics
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
@@ -33,19 +33,24 @@ class ConsumerSession(MasterSession):
         group: str,
         topics: Sequence[str],
         filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        *,
+        may_lack_topics: bool = False,
     ) -> None:
-        """`filters` are message types by topic. All members of a group must have the same filters."""
+        """`filters` are message types by topic. All members of a group must have the same filters. A member that
+        `may_lack_topics` registers without those that the master does not have, and takes them back later."""
         super().__init__(settings, "consumer")
         self.group = group
         self.topics = tuple(topics)
         self._filters = dict(filters)
+        self._may_lack_topics = may_lack_topics
+        self._left_out: frozenset[str] = frozenset()  # topics of which the master said that it does not have them
         self.flow_rules = FlowRules()
 
     def register(self, wait: float = 0.0) -> None:
         """Join the group, list the partitions of its topics, and start the heartbeat. If another kind of consumer uses
         the group, `wait` so many seconds: one that was killed is a member for 30 s more.
 
-        Raise `ConfigError` if a topic is unknown or another kind of consumer uses the group, `AuthError` if the
+        Raise `ConfigError` if a topic is unknown that must not lack, or another kind of consumer uses the group, `AuthError` if the
         credentials or the group's permissions do not suffice, `TransportError` if no master answers.
         """
         try:
@@ -68,6 +73,11 @@ class ConsumerSession(MasterSession):
                     raise
             else:
                 return retries.progress()
+
+    @property
+    def missing_topics(self) -> list[str]:
+        """The topics of which no partition is known."""
+        return self.cluster.missing(self.topics)
 
     def refresh(self) -> Cluster:
         """List the partitions again, and register again if needed. Raises as `register` does."""
@@ -130,31 +140,66 @@ class ConsumerSession(MasterSession):
             self._register()
 
     def close(self) -> None:
-        message = pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._master.certificate())
-        self._close(Method.CONSUMER_CLOSE, message)
+        self._close(Method.CONSUMER_CLOSE, self._close_request())
+
+    def _close_request(self) -> pb.CloseRequestC2M:
+        return pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._master.certificate())
 
     def _ask_for_token(self) -> int:
         self._heartbeat()
         return self.visit_token
 
     def _register(self) -> None:
+        """Join the group. A member that `may_lack_topics` joins with those that the master has; with none it stays
+        outside, and tries again with its next request."""
+        left_out: frozenset[str] = frozenset()
+        while topics := [topic for topic in self.topics if topic not in left_out]:
+            try:
+                self._register_for(topics)
+                break
+            except ConfigError as error:
+                refused = undeployed_topics(error.code, str(error)).intersection(topics)
+                if not refused or not self._may_lack_topics:
+                    raise
+                left_out |= refused
+        if new := left_out - self._left_out:
+            _log.warning(
+                "[topics-missing] the master %s has no topic %s: group %s does without, and asks for it again",
+                self._master.address, ", ".join(sorted(new)), self.group,
+            )  # fmt: skip
+        if left_out:
+            self._registry.keep(topics)
+        self._left_out = left_out
+
+    def _register_for(self, topics: Sequence[str]) -> None:
+        conditions = [(topic, types) for topic, types in sorted(self._filters.items()) if topic in topics]
         message = pb.RegisterRequestC2MV2(
             clientId=self.client_id,
             groupName=self.group,
             hostName=HOST,
             sourceCount=-1,  # the group does not count its members
             nodeId=0,
-            topicList=self.topics,
-            topicCondition=[f"{topic}#{','.join(types)}" for topic, types in sorted(self._filters.items())],
+            topicList=topics,
+            topicCondition=[f"{topic}#{','.join(types)}" for topic, types in conditions],
             opsTaskInfo=self.flow_rules.known(),
             authInfo=self._master.certificate(),
         )
-        what = f"registering group {self.group} for {', '.join(self.topics)}"
+        what = f"registering group {self.group} for {', '.join(topics)}"
         self._handle(self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what))
 
+    def _take_back_topics(self) -> None:
+        """Leave the group, so that the next request joins it with all topics: a member cannot add one."""
+        if self._left_out and self._master.is_registered:
+            self._master.close(Method.CONSUMER_CLOSE, self._close_request())
+            self._master.state = MemberState.FORGOTTEN
+
     def _list_partitions(self, forgotten: type[TransportError] = TransportError) -> None:
+        self._take_back_topics()
         if not self._master.is_registered:
             self._register()
+        if self._left_out.issuperset(self.topics):
+            self._registry.set_topics(self._master.address, [], parse_consumer_topic)
+            return
         message = pb.GetPartMetaRequestC2M(
             clientId=self.client_id,
             groupName=self.group,
@@ -173,8 +218,10 @@ class ConsumerSession(MasterSession):
         """
         settings = self.settings
         retries = Retries(min(settings.timings.topic_lists_fill_up, settings.retry_for), settings.clock)
-        while missing := self.cluster.missing(self.topics):
+        while missing := [topic for topic in self.missing_topics if topic not in self._left_out]:
             if not retries.pause():
+                if self._may_lack_topics:
+                    return
                 raise ConfigError(
                     f"the master {self._master.address} knows no topic {', '.join(missing)}. "
                     "Check option 'subscribe', or create the topic"
@@ -187,6 +234,8 @@ class ConsumerSession(MasterSession):
                 return
             if not self._master.is_registered:
                 self._register()
+            if self._left_out.issuperset(self.topics):
+                return
             message = pb.HeartRequestC2MV2(
                 clientId=self.client_id,
                 groupName=self.group,

@@ -41,7 +41,8 @@ def _ask(settings: ClientSettings, member: GroupMember) -> ConsumerSession:
 
     Ask each master once at most. Raises as `ConsumerSession.register` does.
     """
-    with closing(ConsumerSession(settings, member.group, member.topics, member.filters)) as session:
+    session = ConsumerSession(settings, member.group, member.topics, member.filters, may_lack_topics=True)
+    with closing(session):
         session.register_once()
         return session
 
