@@ -436,14 +436,13 @@ def _without_messages(
     for partitions in sparse:
         start, end = begin[partitions[0]], ends[partitions[0]]
         counts = {partition: found[partition] for partition in partitions if partition in found}
-        are_all = len(counts) == len(partitions) and all(one.end == end for one in counts.values())
-        if are_all and sum(one.messages for one in counts.values()) == (end - start) // UNIT:
-            empty.update(partition for partition, one in counts.items() if not one.messages)
+        if len(counts) == len(partitions) and sum(counts.values()) == (end - start) // UNIT:
+            empty.update(partition for partition, count in counts.items() if not count)
     return frozenset(empty)
 
 
 def _is_sparse(partitions: Sequence[Partition], begin: Positions, ends: Positions, log_ends: Positions) -> bool:
-    """Return True if counting can prove something and costs less than reading: it takes three requests a partition,
+    """Return True if counting can prove something and costs less than reading: it takes two requests a partition,
     reading an empty partition takes eight."""
     start, end = begin[partitions[0]], ends[partitions[0]]
     entries = (end - start) // UNIT

@@ -57,13 +57,6 @@ class _OthersOnly(NamedTuple):
     is_certain: bool  # the cursor advanced; a reply without messages may also have read nothing
 
 
-class MessageCount(NamedTuple):
-    """One fetch returned so many `messages`; the store ended at `end` afterwards."""
-
-    messages: int
-    end: int
-
-
 class Extent(NamedTuple):
     """Where a store begins and ends, in bytes of the index."""
 
@@ -162,30 +155,35 @@ class Prober:
                 self.visitor.failed(partition, error)
         return ends
 
-    def count_messages(
-        self, places: Mapping[Partition, int], ends: Mapping[Store, int]
-    ) -> dict[Partition, MessageCount]:
+    def count_messages(self, places: Mapping[Partition, int], ends: Mapping[Store, int]) -> dict[Partition, int]:
         """Return how many messages one fetch from its position finds in each partition.
 
-        A partition is left out if its broker gives an unusual answer, or if its store does not end at `ends` any more.
+        A partition is left out if its broker gives an unusual answer, or if its store does not end at `ends` after all
+        fetches.
         """
-        counts: dict[Partition, MessageCount] = {}
+        counts: dict[Partition, int] = {}
+        grown: set[Store] = set()
         for batch in write_batches(list(places)):
-            grown = {one.store for one, count in counts.items() if count.end != ends[one.store]}
-            requests = {}
-            for partition in batch:
-                if partition.store not in grown:
-                    seek = self.visitor.seek(partition, places[partition])
-                    requests[partition] = [seek, self.visitor.fetch(partition, escape=True), seek]
-            for partition, exchanges in self.visitor.exchange(requests).items():
+            requests = {
+                partition: [self.visitor.seek(partition, places[partition]), self.visitor.fetch(partition, escape=True)]
+                for partition in batch
+                if partition.store not in grown
+            }
+            for partition, (seek, fetch) in self.visitor.exchange(requests).items():
                 try:
-                    count = _count(exchanges, places[partition])
+                    at = unwrap_seek(seek)
+                    reply = unwrap_reply(fetch[1], broker_pb.GetMessageResponseB2C, fetch[0].what)
                 except TransportError as error:
                     self.visitor.failed(partition, error)
                     continue
-                if count is not None:
-                    counts[partition] = count
-        return counts
+                if at.maxOffset != ends[partition.store]:
+                    grown.add(partition.store)
+                elif at.currOffset == places[partition] and reply.errCode == ErrCode.NOT_FOUND:
+                    counts[partition] = 0
+                elif reply.errCode == ErrCode.SUCCESS and at.currOffset == reply.currOffset == places[partition]:
+                    counts[partition] = len(reply.messages)
+        extents = self.extents(counts)
+        return {one: count for one, count in counts.items() if extents[one].end == ends[one.store]}
 
     def _retries(self, what: str) -> Retries:
         settings = self.settings
@@ -263,15 +261,3 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
             is_certain = True
         is_first = False
     return _OthersOnly(begin, is_certain)
-
-
-def _count(exchanges: Sequence[Exchange], position: int) -> MessageCount | None:
-    """Return None if the fetch did not begin at `position`, or read nothing."""
-    (fetched, fetch_outcome), seek_again = exchanges[1:]
-    begin, end = unwrap_seek(exchanges[0]).currOffset, unwrap_seek(seek_again).maxOffset
-    fetch = unwrap_reply(fetch_outcome, broker_pb.GetMessageResponseB2C, fetched.what)
-    if begin == position and fetch.errCode == ErrCode.NOT_FOUND:
-        return MessageCount(0, end)
-    if fetch.errCode == ErrCode.SUCCESS and fetch.currOffset == position:
-        return MessageCount(len(fetch.messages), end)
-    return None
