@@ -332,8 +332,9 @@ class Group:
                 continue
             if limit < 0:  # nothing is known of it yet: it may be anywhere
                 continue
-            # "If a broker crashes before the first commit, it lets the group begin anew, …"
-            if self.reading.checkpoint.committed <= 1 and self.schedule.crashes[partition.broker_id]:
+            # "If a broker crashes before the first commit, it lets the group begin anew", "or where a broker …"
+            is_new = self.reading.checkpoint.committed <= 1 or self.schedule.options.get("commitoffsets") == "false"
+            if is_new and self.schedule.crashes[partition.broker_id]:
                 continue
             if position > limit:
                 raise BrokenError(

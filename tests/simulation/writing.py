@@ -80,7 +80,7 @@ _TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "vi
 _SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
 _IN_A_BATCH = {  # mostly then
     "crowd": (_SENDS, _COMMITS),
-    **dict.fromkeys(("hold requests", "change tasks", "hang server"), (_SENDS,)),
+    **dict.fromkeys(("hold requests", "change tasks", "hang server", "crash broker"), (_SENDS,)),
 }
 _LATE = frozenset({"repeated", "speculation", "zombie", "clock", "hang", "crash", "network"})
 
@@ -504,6 +504,13 @@ class WritingSchedule(OperatedSchedule):
         if now < until and not self.is_calm:
             hangs[server] = max(hangs.get(server, 0.0), now + pause)
             self.world.at(pause + 0.001, self._hang_again, server, pause, until)
+
+    def start_broker(self, broker_id: int) -> None:
+        super().start_broker(broker_id)
+        if not self.is_calm and self.world.decide("no reply after a start", 0.3):
+            self.world.tell(f"broker {broker_id}", "will not reply to one send")
+            self.trouble("hang")
+            self.tubemq.on("send_message", broker=broker_id, times=1).drop_reply()
 
     def full_broker(self, planned: Disturbance) -> None:
         """A broker refuses some sends, as one whose memory is full, and takes those behind them."""
