@@ -54,10 +54,6 @@ def zeros(count: int) -> pa.Int32Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
 
 
-def falses(count: int) -> pa.BooleanArray:
-    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(count // 8 + 1))])
-
-
 def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     ends = accumulate((0 if value is None else len(value) for value in values), initial=0)
     data = pa.py_buffer(b"".join(value for value in values if value is not None))

@@ -63,7 +63,7 @@ class RowMaker:
         A batch has at most about `ROWS` rows or `BYTES` bytes after decompression and unpacking, or one longer row.
 
         Raise `ProtocolError`, which names the message, for a wrong check sum, attribute header or compressed body, or
-        for a message that is not a pack in format `inlongmsg`, unless the row format skips or keeps such messages.
+        for a message that the formats of InLong cannot open, unless the row format skips or keeps such messages.
         Raise `ConfigError` for a codec that this process does not have.
         """
         for _, alike in groupby(batches, lambda batch: isinstance(batch.messages, MessageColumns)):
