@@ -15,7 +15,7 @@ from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, State
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, RangeState
 
 OURS = 7
 PARTITION = Partition(3, "demo", OURS)
@@ -105,8 +105,8 @@ class Session:
             self.take()
 
     @property
-    def state(self) -> State:
-        return next(state for state in State if f" {state.name} at " in repr(self.reader))
+    def state(self) -> RangeState:
+        return next(state for state in RangeState if f" {state.name} at " in repr(self.reader))
 
     def take(self) -> None:
         self.batches += self.reader.take_batches()
@@ -198,7 +198,7 @@ def searching_gaps() -> Session:
     session = Session(store, 0, 7 * UNIT, owns_store=True)
     while not store.sought_at or session.requests[0].action is not Action.FETCH:
         session.step()
-    assert session.state is State.LOCATING
+    assert session.state is RangeState.LOCATING
     return session
 
 
@@ -216,14 +216,14 @@ def counting_entries() -> Session:
     into memory while the range was read."""
     store = store_of(OURS, OURS, OURS, flushed=False)
     session = Session(store, 0, 3 * UNIT, owns_store=True)
-    step_to(State.CLOSING, session)
+    step_to(RangeState.CLOSING, session)
     store.append(OURS, 8, 8, 8)
-    step_to(State.COUNTING, session)
+    step_to(RangeState.COUNTING, session)
     while {one.action for one in session.requests} != {Action.FETCH}:
         session.step()
     return session
 
 
-def step_to(state: State, session: Session) -> None:
+def step_to(state: RangeState, session: Session) -> None:
     while session.state is not state:
         session.step()

@@ -26,7 +26,7 @@ from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_c
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.rpc import RpcProtocol
-from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.protocol.send_frames import Kind, SendEncoder
 
 Seen = list[object]
@@ -190,7 +190,7 @@ def plain_outcomes(parts: list[bytes], numbers: list[int]) -> Seen:
 
 def _is_ack(reply: Response | Failure) -> bool:
     try:
-        return isinstance(reply, Response) and parse(Answer, reply.data).errCode == ErrCode.SUCCESS
+        return isinstance(reply, Response) and parse(SendAck, reply.data).errCode == ErrCode.SUCCESS
     except ProtocolError:
         return False
 

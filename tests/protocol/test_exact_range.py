@@ -26,7 +26,7 @@ from tests.protocol.simulated_store import UNIT, Fetched, Limits, SimulatedStore
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, EntryCount, State
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, EntryCount, RangeState
 
 
 @settings(max_examples=150)
@@ -44,8 +44,8 @@ def test_a_range_is_exact_or_raises_a_true_error(rng: random.Random) -> None:
 
 
 @settings(max_examples=80)
-@given(scenarios, st.sampled_from([state for state in State if state is not State.DONE]))
-def test_survives_a_closed_connection_in_any_state(rng: random.Random, state: State) -> None:
+@given(scenarios, st.sampled_from([state for state in RangeState if state is not RangeState.DONE]))
+def test_survives_a_closed_connection_in_any_state(rng: random.Random, state: RangeState) -> None:
     played = scenario(rng, ["append", "race", "swap"])
     session = played.session
     while not session.reader.done and session.state is not state:
@@ -55,8 +55,8 @@ def test_survives_a_closed_connection_in_any_state(rng: random.Random, state: St
 
 
 @settings(max_examples=80)
-@given(scenarios, st.sampled_from([state for state in State if state is not State.DONE]))
-def test_survives_a_broker_crash_in_any_state(rng: random.Random, state: State) -> None:
+@given(scenarios, st.sampled_from([state for state in RangeState if state is not RangeState.DONE]))
+def test_survives_a_broker_crash_in_any_state(rng: random.Random, state: RangeState) -> None:
     played = scenario(rng, ["append", "race", "disconnect"])
     session = played.session
     while not session.reader.done and session.state is not state:
@@ -216,7 +216,7 @@ def test_reports_the_loss_although_the_broker_crashes_again() -> None:
         session.exchange()
     session.crash(keep=11, confirmed=0)
     session.store.append(*[OURS] * 40)
-    while session.state is not State.VERIFYING:
+    while session.state is not RangeState.VERIFYING:
         session.exchange()
     session.crash(keep=30, confirmed=4)
     with pytest.raises(DataLossError, match="uses the positions for other messages"):
@@ -274,7 +274,7 @@ def test_a_complete_range_does_not_wait_for_a_flush_if_the_store_grew() -> None:
     for _ in range(3):
         store.append(OURS)
     session = Session(store, 0, 3 * UNIT, owns_store=True, flushes=False)
-    while session.reader._state is not State.CLOSING:
+    while session.reader._state is not RangeState.CLOSING:
         session.step()
     for _ in range(2):
         store.append(OURS)
@@ -345,7 +345,7 @@ def test_a_range_without_messages_ends_with_the_first_reply_from_behind_it() -> 
 def test_the_cut_does_not_wait_for_replies_to_earlier_fetches() -> None:
     store = store_of(*[OURS, 8] * 50, limits=Limits(file_entries=4, first_messages=1))
     session = Session(store, 0, 6 * UNIT, depth=4)
-    while session.state is not State.CUTTING:
+    while session.state is not RangeState.CUTTING:
         if not session.requests and not session.replies:
             session.send()
         while session.requests:

@@ -8,14 +8,14 @@ import pytest
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.send_acks import Answer
-from tubemq_spark.protocol.send_outcome import FailureCause, Fate, Outcome, classify_failure
+from tubemq_spark.protocol.send_acks import SendAck
+from tubemq_spark.protocol.send_outcome import FailureCause, Fate, SendOutcome, classify_failure
 
 RETRIED = {301, 403, 404, 410, 415, 419, 452, 500, 503, 510, 599, 201}
 
 
-def answer(code: int) -> Answer:
-    return Answer(success=False, errCode=code, errMsg="")
+def answer(code: int) -> SendAck:
+    return SendAck(success=False, errCode=code, errMsg="")
 
 
 @pytest.mark.parametrize("code", [*(code for code in ErrCode if code != ErrCode.SUCCESS), 0, -1, 440, 1000])
@@ -42,5 +42,5 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("outcome", "fate", "cause"), FAILURES, ids=lambda value: str(value)[:40].strip())
-def test_each_failure_has_a_fate_and_a_cause(outcome: Outcome, fate: Fate, cause: FailureCause) -> None:
+def test_each_failure_has_a_fate_and_a_cause(outcome: SendOutcome, fate: Fate, cause: FailureCause) -> None:
     assert classify_failure(outcome) == (fate, cause)

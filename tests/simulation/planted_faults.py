@@ -260,8 +260,9 @@ READING = (
         "continues_after_a_cut",
         "a range is read again after a broken connection, and compared",
         RANGE,
-        "self._delivered.restart()\n            self._seek(self.start, State.OPENING, roll_back=False)",
-        "self._seek(self._delivered.last.end if self._delivered.last else self.start, State.OPENING, roll_back=False)",
+        "self._delivered.restart()\n            self._seek(self.start, RangeState.OPENING, roll_back=False)",
+        "last = self._delivered.last\n            "
+        "self._seek(last.end if last else self.start, RangeState.OPENING, roll_back=False)",
         ("rows_exact", "repeated_batch_equal", "errors_explained", "loss_has_range"),
     ),
     Fault(

@@ -7,7 +7,7 @@ claims a partition or sends a message.
 """
 
 from tubemq_spark.checks.driver import driver_checks
-from tubemq_spark.checks.result import FAILED, OK, WARNING, CheckResult, State
+from tubemq_spark.checks.result import FAILED, OK, WARNING, CheckResult, CheckState
 from tubemq_spark.checks.table import format_table
 
-__all__ = ["FAILED", "OK", "WARNING", "CheckResult", "State", "driver_checks", "format_table"]
+__all__ = ["FAILED", "OK", "WARNING", "CheckResult", "CheckState", "driver_checks", "format_table"]

@@ -119,7 +119,7 @@ def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], found: 
 
 
 def _unknown_topics(settings: CheckSettings, result: CheckResult) -> Iterator[CheckResult]:
-    """Yield a result for each unknown topic; `result` if the master does not tell which."""
+    """Yield a result for each unknown topic; `result` if the master does not say which."""
     unknown = [topic for topic in settings.topics if layouts_of(settings.client, topic) == {}]
     if not unknown:
         yield result
@@ -148,7 +148,7 @@ def _unknown(topic: str) -> CheckResult:
 
 
 def _list_brokers(client: ClientSettings, found: Found) -> TubeMQError | None:
-    """Ask as a producer without topics, which needs no group. Return why the master does not tell, None if it does."""
+    """Ask as a producer without topics, which needs no group. Return why the master does not say, None if it does."""
     try:
         with found.noting(ProducerSession(client)) as session:
             session.refresh_once()
@@ -158,7 +158,7 @@ def _list_brokers(client: ClientSettings, found: Found) -> TubeMQError | None:
 
 
 def _of_error(error: TubeMQError, settings: CheckSettings) -> CheckResult:
-    """Return the result for a refusal of the masters. The code in the error tells what the master refused."""
+    """Return the result for a refusal of the masters. The code in the error says what the master refused."""
     code_text = _CODE.search(str(error))
     code = int(code_text[1]) if code_text else None
     problem, remedy = split_advice(error, "see the master's log")

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from tubemq_spark.peer_text import escaped
 
-State = Literal["ok", "warning", "failed"]
+CheckState = Literal["ok", "warning", "failed"]
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -24,7 +24,7 @@ class CheckResult(NamedTuple):
     what to do; it is empty only if `state` is `ok`.
     """
 
-    state: State
+    state: CheckState
     check: str
     place: str
     subject: str
@@ -44,7 +44,7 @@ def failed(check: str, subject: str, detail: str, remedy: str) -> CheckResult:
     return _problem(FAILED, check, subject, detail, remedy)
 
 
-def _problem(state: State, check: str, subject: str, detail: str, remedy: str) -> CheckResult:
+def _problem(state: CheckState, check: str, subject: str, detail: str, remedy: str) -> CheckResult:
     if not remedy:
         raise ValueError(f"the result of check {check!r} is {state}: it needs a remedy")
     return CheckResult(state, check, DRIVER, escaped(subject), escaped(detail), escaped(remedy))

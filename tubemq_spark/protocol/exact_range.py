@@ -52,10 +52,10 @@ from tubemq_spark.protocol.range_state import (
     CommandQueue,
     EntryCount,
     Event,
-    Outcome,
+    RangeEnd,
+    RangeState,
     ReadCursor,
     Reply,
-    State,
 )
 
 
@@ -83,8 +83,8 @@ class ExactRange:
         self._ready: list[FetchedBatch] = []
         self._held: Reply | None = None  # the last reply: its end is not known yet
         self._search: GapSearch  # LOCATING
-        self._outcome = Outcome()
-        self._seek(start, State.OPENING, roll_back=False)
+        self._outcome = RangeEnd()
+        self._seek(start, RangeState.OPENING, roll_back=False)
 
     def __repr__(self) -> str:
         where = f"{self._state.name} at {self._cursor.least_begin}"
@@ -93,12 +93,12 @@ class ExactRange:
     @property
     def done(self) -> bool:
         """True when all batches are ready and proven. The group is then at `start`."""
-        return self._state is State.DONE
+        return self._state is RangeState.DONE
 
     @property
     def waits_for_flush(self) -> tuple[int, int] | None:
         """The entries [begin, end) that must be in files before the reading continues, None without any."""
-        return self._entries.unflushed if self._state is State.FLUSHING else None
+        return self._entries.unflushed if self._state is RangeState.FLUSHING else None
 
     # The caller's side: commands to send, replies, complete batches
 
@@ -126,7 +126,7 @@ class ExactRange:
         begin, end = self._entries.unflushed
         if position >= end:
             self._entries.flushed_end = position
-            self._seek(begin, State.OPENING, roll_back=False)
+            self._seek(begin, RangeState.OPENING, roll_back=False)
         else:
             # The seek finds out if the store has lost these entries meanwhile.
             self._queue.plan([Command(Action.SEEK, begin), Command(Action.FIND_FLUSHED_END, begin)])
@@ -166,11 +166,11 @@ class ExactRange:
     def on_disconnect(self) -> None:
         """The connection is closed: read the range again, and continue behind the delivered messages if still there."""
         self._queue.disconnect()
-        if self._state is not State.DONE:
-            self._held, self._outcome = None, Outcome()
+        if self._state is not RangeState.DONE:
+            self._held, self._outcome = None, RangeEnd()
             self._entries.restart()
             self._delivered.restart()
-            self._seek(self.start, State.OPENING, roll_back=False)
+            self._seek(self.start, RangeState.OPENING, roll_back=False)
 
     def take_batches(self) -> list[FetchedBatch]:
         """Return the batches that became complete since the last call, in order."""
@@ -179,16 +179,16 @@ class ExactRange:
 
     # Sending
 
-    def _seek(self, position: int, state: State, *, roll_back: bool = True, action: Action = Action.SEEK) -> None:
+    def _seek(self, position: int, state: RangeState, *, roll_back: bool = True, action: Action = Action.SEEK) -> None:
         proof = [Command(Action.ROLL_BACK, self._cursor.sought)] * roll_back
         self._queue.plan([*proof, Command(action, position)])
         self._cursor.seek(position)
         self._state = state
 
     def _wanted_fetches(self) -> int:
-        if self._state in (State.FLUSHING, State.CLOSING, State.DONE):
+        if self._state in (RangeState.FLUSHING, RangeState.CLOSING, RangeState.DONE):
             return 0
-        if self._state not in (State.OPENING, State.READING):
+        if self._state not in (RangeState.OPENING, RangeState.READING):
             return 1
         return min(self._depth, self._cursor.fetches_to(self.end))
 
@@ -206,7 +206,7 @@ class ExactRange:
     # READING: hold each reply until the next one tells where it ended
 
     def _opened(self, _: Reply) -> None:
-        self._state = State.READING
+        self._state = RangeState.READING
         self._deliver_proven()
 
     def _read(self, reply: Reply) -> None:
@@ -221,7 +221,9 @@ class ExactRange:
             self._complete((), self._cursor.sought, self.end)
         elif reply.begin >= self.end:
             self._close()
-        if self._state is State.READING and (reply.messages or self._entries.owns_store):  # all its entries must count
+        if self._state is RangeState.READING and (
+            reply.messages or self._entries.owns_store
+        ):  # all its entries must count
             self._held = reply
             if self._entries.has_positions and self._cursor.least_begin == reply.max_offset >= self.end:
                 self._read(AT_END)  # this is certain, so the reader does not wait for a 404
@@ -239,7 +241,7 @@ class ExactRange:
             self._complete(inside, held.begin, self.end)
         else:
             self._held = held
-            self._seek(self.end, State.CUTTING)
+            self._seek(self.end, RangeState.CUTTING)
 
     # CUTTING: the first message at `end` is the first message of the held reply that does not belong to the range
 
@@ -253,7 +255,7 @@ class ExactRange:
                 self._complete(messages[:cut], begin, self.end)
             elif len(messages) == (self.end - begin) // UNIT:
                 # The first message at `end` may have been too long for the first reading, which then has later ones.
-                self._seek(self.end - UNIT, State.COUNTING)
+                self._seek(self.end - UNIT, RangeState.COUNTING)
             else:  # the first reading may have left out this message
                 self._await_flush(begin, end)
         elif found.begin >= bound:
@@ -290,14 +292,14 @@ class ExactRange:
             finish(FetchedBatch(messages, positions, begin, end))
 
     def _await_flush(self, begin: int, end: int) -> None:
-        self._held, self._outcome = None, Outcome()
+        self._held, self._outcome = None, RangeEnd()
         self._entries.unflushed = begin, end
-        self._seek(begin, State.FLUSHING, action=Action.FIND_FLUSHED_END)
+        self._seek(begin, RangeState.FLUSHING, action=Action.FIND_FLUSHED_END)
 
     def _search_on(self) -> None:
         search = self._search
         if (probe := search.next_probe()) is not None:
-            self._seek(probe, State.LOCATING)
+            self._seek(probe, RangeState.LOCATING)
             return
         self._entries.add_empty(search.missing)
         known, bound = search.known, search.bound
@@ -308,7 +310,7 @@ class ExactRange:
             self._close(*batches)
         else:
             self._outcome.batches = tuple(batches)  # until the roll-back of this seek is answered
-            self._seek(search.end, State.OPENING)
+            self._seek(search.end, RangeState.OPENING)
 
     def _located(self, reply: Reply) -> None:
         if not reply.messages and reply is not AT_END and not self._search.is_answered_by(reply.begin):
@@ -324,7 +326,7 @@ class ExactRange:
         try:
             self._ready += self._delivered.add(batch)
         except ValueError:
-            self._seek(self._delivered.look_for_last(), State.VERIFYING)
+            self._seek(self._delivered.look_for_last(), RangeState.VERIFYING)
 
     def _deliver_proven(self) -> None:
         state = self._state
@@ -347,7 +349,7 @@ class ExactRange:
 
     def _close(self, *batches: FetchedBatch) -> None:
         self._outcome.batches = batches
-        self._seek(self.start, State.CLOSING)
+        self._seek(self.start, RangeState.CLOSING)
 
     def _closed(self, reply: Reply) -> None:
         if self._outcome.error is not None:
@@ -356,12 +358,12 @@ class ExactRange:
         if assumed is not None and assumed[1] != reply.max_offset:
             self._outcome.batches = ()
             self._held = assumed[0]
-            self._seek(self.end, State.CUTTING)
+            self._seek(self.end, RangeState.CUTTING)
             return
-        self._state = State.DONE
+        self._state = RangeState.DONE
         self._deliver_proven()
-        if self._state is State.DONE and self._delivered.awaited is not None:
-            self._seek(self._delivered.look_for_last(), State.VERIFYING)
+        if self._state is RangeState.DONE and self._delivered.awaited is not None:
+            self._seek(self._delivered.look_for_last(), RangeState.VERIFYING)
 
     def _fail(self, reason: str) -> None:
         """Something moved the cursor. One more seek finds out whether retention did, and how much is lost."""
@@ -369,7 +371,7 @@ class ExactRange:
             f"{self.partition}: the group's position was moved while [{self.start}, {self.end}) was read: {reason}. "
             "An administrator may have reset it, or the cluster removed an idle group. Run the batch again"
         )
-        self._seek(self.start, State.CLOSING, roll_back=False)
+        self._seek(self.start, RangeState.CLOSING, roll_back=False)
 
     def _data_loss(self, asked: int, offered: int, what: str) -> DataLossError:
         text = f"{self.partition}: messages of the range [{self.start}, {self.end}) are lost: {what}"
@@ -380,22 +382,22 @@ class ExactRange:
 
 
 # These states seek to one place and wait for the first fetch that tells something.
-_LOOKUPS: Mapping[State, Callable[[ExactRange, Reply], None]] = {
-    State.CUTTING: ExactRange._cut_at,
-    State.COUNTING: ExactRange._count,
-    State.LOCATING: ExactRange._located,
-    State.VERIFYING: ExactRange._verified,
+_LOOKUPS: Mapping[RangeState, Callable[[ExactRange, Reply], None]] = {
+    RangeState.CUTTING: ExactRange._cut_at,
+    RangeState.COUNTING: ExactRange._count,
+    RangeState.LOCATING: ExactRange._located,
+    RangeState.VERIFYING: ExactRange._verified,
 }
 _IGNORED = (
-    *((state, Event.ROLLED_BACK) for state in (State.OPENING, State.FLUSHING, State.CLOSING, *_LOOKUPS)),
-    *((state, Event.SOUGHT) for state in (State.FLUSHING, *_LOOKUPS)),
-    *((state, event) for state in (State.READING, *_LOOKUPS) for event in (Event.PASSED, Event.WAITED)),
+    *((state, Event.ROLLED_BACK) for state in (RangeState.OPENING, RangeState.FLUSHING, RangeState.CLOSING, *_LOOKUPS)),
+    *((state, Event.SOUGHT) for state in (RangeState.FLUSHING, *_LOOKUPS)),
+    *((state, event) for state in (RangeState.READING, *_LOOKUPS) for event in (Event.PASSED, Event.WAITED)),
 )
-_HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, Reply], None]] = {
+_HANDLERS: Mapping[tuple[RangeState, Event], Callable[[ExactRange, Reply], None]] = {
     **dict.fromkeys(_IGNORED, ExactRange._ignore),
-    (State.OPENING, Event.SOUGHT): ExactRange._opened,
-    (State.READING, Event.FETCHED): ExactRange._read,
-    (State.READING, Event.ENDED): ExactRange._read,
+    (RangeState.OPENING, Event.SOUGHT): ExactRange._opened,
+    (RangeState.READING, Event.FETCHED): ExactRange._read,
+    (RangeState.READING, Event.ENDED): ExactRange._read,
     **{(state, event): handler for state, handler in _LOOKUPS.items() for event in (Event.FETCHED, Event.ENDED)},
-    (State.CLOSING, Event.SOUGHT): ExactRange._closed,
+    (RangeState.CLOSING, Event.SOUGHT): ExactRange._closed,
 }

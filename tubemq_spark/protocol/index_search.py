@@ -117,7 +117,7 @@ class Reply(NamedTuple):
     messages: Sequence[StoredMessage]
 
 
-class State(Enum):
+class SearchState(Enum):
     BISECTING = auto()  # finds the entries that must be read one after another
     SCANNING = auto()  # reads them for the first message that is not earlier
     PINPOINTING = auto()  # finds the position of that message
@@ -190,16 +190,16 @@ class Search:
 
     def next_probe(self) -> Probe | None:
         """Return what to probe next, None if the position is known, or never will be."""
-        is_over = self._state in (State.DONE, State.HOPELESS)
+        is_over = self._state in (SearchState.DONE, SearchState.HOPELESS)
         return None if is_over else Probe(self._reading.at, self._reading.fetches)
 
     @property
     def position(self) -> int | None:
-        return self._low if self._state is State.DONE else None
+        return self._low if self._state is SearchState.DONE else None
 
     @property
     def is_hopeless(self) -> bool:
-        return self._state is State.HOPELESS
+        return self._state is SearchState.HOPELESS
 
     def found(self, begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> bool:
         """Process a probe: the seek led to `begin`, the fetches to `outcomes`, and the store ended at `max_offset`.
@@ -211,7 +211,7 @@ class Search:
             self._bisect(max_offset)  # the store lost its tail, and maybe messages on which the search relies
             return True
         windows, over = _windows(begin, outcomes, max_offset)
-        if windows or over or (self._state is State.SAMPLING and NotFound.PASSED in outcomes):
+        if windows or over or (self._state is SearchState.SAMPLING and NotFound.PASSED in outcomes):
             over = over or _reached(windows) >= self._reading.limit
             _HANDLERS[self._state](self, windows, over)
         elif NotFound.PASSED in outcomes:
@@ -225,7 +225,7 @@ class Search:
 
     def _bisect(self, end: int) -> None:
         self._end = end
-        self._state = State.BISECTING
+        self._state = SearchState.BISECTING
         self._low, self._high = self._earliest, end  # an earlier message is at low - UNIT or behind; none is at high
         self._halve()
 
@@ -233,7 +233,7 @@ class Search:
         if self._high - self._low > self._neighbourhood:
             self._reading = _Reading(_middle(self._low, self._high), self._high, self._usual_fetches)
         else:
-            self._state = State.SCANNING
+            self._state = SearchState.SCANNING
             begin = max(self._earliest, self._low - UNIT - self._neighbourhood)
             self._reading = _Reading(begin, self._end, _BOUNDED)
             if begin >= self._end:
@@ -241,7 +241,7 @@ class Search:
 
     def _pinpoint(self, low: int, high: int) -> None:
         """The wanted message is in [low, high)."""
-        self._state = State.PINPOINTING
+        self._state = SearchState.PINPOINTING
         self._low, self._high = low, high
         if high - low > UNIT:
             self._reading = _Reading(_middle(low, high), high, self._usual_fetches)
@@ -263,13 +263,13 @@ class Search:
     def _sample_next(self) -> None:
         assert self._samples is not None
         if self._samples:
-            self._state = State.SAMPLING
+            self._state = SearchState.SAMPLING
             self._reading = _Reading(self._samples.pop(), self._end, _ONE)
         else:
-            self._state = State.HOPELESS
+            self._state = SearchState.HOPELESS
 
     def _finish(self, position: int) -> None:
-        self._state = State.DONE
+        self._state = SearchState.DONE
         self._low = position
 
     # What probes found
@@ -315,7 +315,7 @@ class Search:
                 low = min(begin + index * UNIT, self._end)
                 high = min(end - (len(messages) - index) * UNIT, self._end) + UNIT
                 self._pinpoint(low, high)
-                if self._state is State.PINPOINTING:
+                if self._state is SearchState.PINPOINTING:
                     # Where each entry is a message of the partition, another message comes next: one probe suffices.
                     self._reading = _Reading(low + UNIT, high, _ONE)
                 return
@@ -337,11 +337,11 @@ class Search:
             self._read_on(windows)
 
 
-_HANDLERS: Mapping[State, Callable[[Search, Sequence[_Window], bool], None]] = {
-    State.BISECTING: Search._narrow,
-    State.SCANNING: Search._scan,
-    State.PINPOINTING: Search._locate,
-    State.SAMPLING: Search._sample,
+_HANDLERS: Mapping[SearchState, Callable[[Search, Sequence[_Window], bool], None]] = {
+    SearchState.BISECTING: Search._narrow,
+    SearchState.SCANNING: Search._scan,
+    SearchState.PINPOINTING: Search._locate,
+    SearchState.SAMPLING: Search._sample,
 }
 
 

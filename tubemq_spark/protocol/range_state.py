@@ -16,7 +16,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage
 
 
-class State(Enum):
+class RangeState(Enum):
     OPENING = auto()  # after a seek to the position to read from
     READING = auto()
     CUTTING = auto()  # finds the first message at `end`, to cut the held reply there
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class RangeEnd:
     """The end of the range that still needs a proof."""
 
     batches: tuple[FetchedBatch, ...] = ()  # delivered when the roll-back proves what was read since the last seek

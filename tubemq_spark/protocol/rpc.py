@@ -10,9 +10,9 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
-from tubemq_spark.protocol.send_acks import AckShapes, Answer
+from tubemq_spark.protocol.send_acks import AckShapes, SendAck
 
-SendReply = int | list[Answer] | Response | Failure | ProtocolError
+SendReply = int | list[SendAck] | Response | Failure | ProtocolError
 """The next so many sends are stored, with these answers if they are wanted; or the reply to the next one, or that it
 will have none."""
 
@@ -100,7 +100,7 @@ class RpcProtocol:
         start = 0
         while self._sends:
             sends = self._sends[0]
-            answers: list[Answer] | None = [] if self.wants_answers else None
+            answers: list[SendAck] | None = [] if self.wants_answers else None
             count, start = self._ack_shapes.count(data, start, sends.start, len(sends), answers)
             self._stored(count, answers)
             if count < len(sends):
@@ -122,7 +122,7 @@ class RpcProtocol:
             self._outcomes.append(reply)
             self._end_sends(1)
 
-    def _stored(self, count: int, answers: list[Answer] | None) -> None:
+    def _stored(self, count: int, answers: list[SendAck] | None) -> None:
         last = self._outcomes[-1] if self._outcomes else None
         if answers is None:
             if isinstance(last, int):

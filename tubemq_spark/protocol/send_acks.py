@@ -23,8 +23,8 @@ from tubemq_spark.protocol.varint import read_varint
 _SERIAL_NO = slice(4, 8)  # in a frame
 _SIZE = slice(8, 16)  # the number of blocks, which is one, and the size of the block
 _EQUAL, _KIND = 0xFF, 0x80  # masks of a byte; the high bit tells a text's other characters, and where a varint ends
-Answer = broker_pb.SendMessageResponseB2P
-_FIELDS = Answer.DESCRIPTOR.fields_by_name
+SendAck = broker_pb.SendMessageResponseB2P
+_FIELDS = SendAck.DESCRIPTOR.fields_by_name
 _TEXT = _FIELDS["errMsg"].number << 3 | 2  # tags
 _NUMBERS = frozenset(_FIELDS[name].number << 3 for name in ("messageId", "appendTime", "appendOffset"))
 _MAX_VARINT = 9  # bytes; ten may not fit into 64 bits
@@ -49,7 +49,7 @@ class AckShapes:
         self._framing = framing
         self._shapes: dict[bytes, list[AckShape]] = {}  # by the bytes `_SIZE` of their frames
 
-    def count(self, data: bytes, at: int, first: int, most: int, answers: list[Answer] | None) -> tuple[int, int]:
+    def count(self, data: bytes, at: int, first: int, most: int, answers: list[SendAck] | None) -> tuple[int, int]:
         """Return how many frames from `at` on in `data` are acknowledgements, and where they end.
 
         Their serial numbers are `first` and those that follow it, `most` at most. Add the answers to `answers`.
@@ -60,7 +60,7 @@ class AckShapes:
                 wanted = pattern + (first + found << shift)
                 if int.from_bytes(data[at : at + size], "big") & mask == wanted:
                     if answers is not None:
-                        answers.append(Answer.FromString(data[at + answer_at : at + size]))
+                        answers.append(SendAck.FromString(data[at + answer_at : at + size]))
                     at += size
                     found += 1
                     break
@@ -68,13 +68,13 @@ class AckShapes:
                 break
         return found, at
 
-    def learn(self, body: bytes) -> Answer | None:
+    def learn(self, body: bytes) -> SendAck | None:
         """Return the answer if `body` is the envelope of an acknowledgement, and remember its shape."""
         try:
             reply = decode_reply(body, Method.SEND_MESSAGE)
             if not isinstance(reply, Response) or reply.method != Method.SEND_MESSAGE:
                 return None
-            answer = parse(Answer, reply.data)
+            answer = parse(SendAck, reply.data)
         except ProtocolError:
             return None
         if answer.errCode != ErrCode.SUCCESS:

@@ -9,9 +9,9 @@ from enum import Enum, auto
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, is_elsewhere, reaction_to
-from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_acks import SendAck
 
-Outcome = Answer | Failure | TransportError | ProtocolError
+SendOutcome = SendAck | Failure | TransportError | ProtocolError
 """What became of one send: the broker's answer, an exception at the broker, or the error that ended the connection."""
 
 
@@ -46,9 +46,9 @@ _CAUSES: Mapping[int, FailureCause] = {
 _NOT_STORED = frozenset({ErrCode.BAD_REQUEST, ErrCode.UNAUTHORIZED, *_CAUSES})
 
 
-def classify_failure(outcome: Outcome) -> tuple[Fate, FailureCause]:
+def classify_failure(outcome: SendOutcome) -> tuple[Fate, FailureCause]:
     """Return what a failed send means for its record, and for the broker or partition."""
-    if isinstance(outcome, Answer):
+    if isinstance(outcome, SendAck):
         code = outcome.errCode
         # The visit token may have expired (CERTIFICATE_FAILURE): the next heartbeat brings a new one.
         if reaction_to(code) not in (Reaction.RETRY, Reaction.WAIT) and code != ErrCode.CERTIFICATE_FAILURE:

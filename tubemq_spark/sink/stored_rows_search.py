@@ -111,7 +111,7 @@ class QueryBookmarks:
         return read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
-        return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, anew=refresh)
+        return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, refresh=refresh)
 
 
 class StoredRowsSearch:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.cluster.group_member import GroupMember, current_broker, planned_token
+from tubemq_spark.client.cluster.group_member import GroupMembership, current_broker, planned_token
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
@@ -72,7 +72,7 @@ class TubeMQInputPartition(InputPartition):
     def _read(
         self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
     ) -> Iterator[pa.RecordBatch]:
-        member = GroupMember(self.group, self.topics, self.filters)
+        member = GroupMembership(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
             self.working_group,

@@ -232,7 +232,7 @@ class EmbeddedTubeMQ(Administration):
 
     @on_thread
     def stop_broker(self, broker_id: int) -> None:
-        """Stop the broker in order: it loses nothing, and confirms what readers have in flight."""
+        """Shut the broker down cleanly: it loses nothing, and confirms what readers have in flight."""
         self._servers.stop_broker(broker_id)
 
     @on_thread

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from tubemq_spark.testing.port import Connection, Host, Port
 
 Params = Mapping[str, str]
-Answer = dict[str, Any]
+WebAnswer = dict[str, Any]
 
 _MOST = 1 << 20  # bytes of a request
 
@@ -35,7 +35,7 @@ class Redirect:
     address: str
 
 
-WebApi = Callable[[Params], "Answer | Redirect"]
+WebApi = Callable[[Params], "WebAnswer | Redirect"]
 """Answers a call; raises `WebError` to refuse it."""
 
 

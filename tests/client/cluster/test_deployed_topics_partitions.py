@@ -61,7 +61,7 @@ def test_new_partitions_are_listed_when_asked_anew(
     assert ids(first) == ["1:demo:0", "2:demo:0"]
     cluster.tubemq.create_topic(TOPIC, 2)
     assert all_partitions(session, group, TOPIC) == first
-    assert ids(all_partitions(session, group, TOPIC, anew=True)) == ["1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"]
+    assert ids(all_partitions(session, group, TOPIC, refresh=True)) == ["1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"]
 
 
 def test_partitions_of_stopped_brokers_are_listed(
@@ -70,7 +70,7 @@ def test_partitions_of_stopped_brokers_are_listed(
     cluster.tubemq.create_topic(TOPIC, 2)
     all_partitions(session, group, TOPIC)
     cluster.stop_broker(2)
-    assert len(all_partitions(session, group, TOPIC, anew=True)) == 4
+    assert len(all_partitions(session, group, TOPIC, refresh=True)) == 4
     cluster.start_broker(2)
 
 
@@ -88,8 +88,8 @@ def test_without_a_master_known_partitions_suffice_unless_asked_anew(
         told = "topic demo: using the partitions known so far, because" in caplog.text
         assert told is (method != "producer_heartbeat")
         with pytest.raises(TransportError):
-            all_partitions(hasty, group, TOPIC, anew=True)
-    assert all_partitions(hasty, group, TOPIC, anew=True) == first
+            all_partitions(hasty, group, TOPIC, refresh=True)
+    assert all_partitions(hasty, group, TOPIC, refresh=True) == first
 
 
 def test_only_so_many_answers_are_kept(

@@ -14,10 +14,10 @@ from tests.peers import refused_address
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.group_member import GroupMember, current_broker
+from tubemq_spark.client.cluster.group_member import GroupMembership, current_broker
 from tubemq_spark.protocol.metadata import Broker
 
-MEMBER = GroupMember("g", ("demo",))
+MEMBER = GroupMembership("g", ("demo",))
 MOVED = Broker(1, refused_address())
 
 

@@ -22,7 +22,7 @@ from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, encode_request
 from tubemq_spark.protocol.frame import encode_frame
-from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_acks import SendAck
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -54,7 +54,7 @@ def test_replies_belong_to_their_requests_in_any_order(framing: Framing) -> None
 
 def test_replies_can_be_forgotten() -> None:
     """Replies to requests, and to sends."""
-    stored = Response(Method.SEND_MESSAGE, Answer(success=True, errCode=200, errMsg="").SerializeToString())
+    stored = Response(Method.SEND_MESSAGE, SendAck(success=True, errCode=200, errMsg="").SerializeToString())
     with connected(Peer(answering(lambda it: stored if it.method == Method.SEND_MESSAGE else echo(it)))) as connection:
         for forgets in (False, True):
             connection.submit_sends(2, sends, wants_answers=False)

@@ -41,7 +41,7 @@ from tubemq_spark.protocol.envelope import Request, Response, decode_request
 from tubemq_spark.protocol.frame import FrameDecoder
 from tubemq_spark.protocol.message import encode_target
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
-from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.testing import Calls, Fault
 
 SPEC = TopicSpec(partitions=3)
@@ -283,7 +283,7 @@ class SlowBroker:
         while not self._unanswered:
             self.read(1)
         serial_no, _ = self._unanswered.pop(0)
-        stored = Answer(success=True, errCode=200, errMsg="1", messageId=1, appendTime=1, appendOffset=0)
+        stored = SendAck(success=True, errCode=200, errMsg="1", messageId=1, appendTime=1, appendOffset=0)
         self._socket.sendall(reply_bytes(serial_no, Response(Method.SEND_MESSAGE, stored.SerializeToString())))
 
 

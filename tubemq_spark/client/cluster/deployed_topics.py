@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unknown topics and partitions, as opposed to those whose brokers are down: a producer waits only for the latter.
 
-A master tells producers only about partitions that accept messages now: a topic whose brokers are down looks like a
-topic that nobody created. It tells consumers about all that is deployed, on running brokers and on others, even just
+A master lists to producers only partitions that accept messages now: a topic whose brokers are down looks like a
+topic that nobody created. It lists to consumers all that is deployed, on running brokers and on others, even just
 after its start (wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.5). So this module asks as a consumer.
 """
 
@@ -113,7 +113,7 @@ def is_away(session: ProducerSession, partition: Partition) -> bool:
 
 
 def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, brokers: Iterable[int]) -> None:
-    """Wait until `is_there`. `what` is deployed on `brokers`, as far as the master tells."""
+    """Wait until `is_there`. `what` is deployed on `brokers`, as far as the master says."""
     settings, where = session.settings, _Deployment(session, sorted(brokers))
     ceiling = settings.timings.deployed_topic_max_pause
     retries = Retries(settings.retry_for, settings.clock, f"sending to {what}", _log, ceiling=ceiling)
@@ -154,32 +154,32 @@ def _state(session: ProducerSession, broker_id: int) -> str:
         return f"{broker}, which is down ({error})"
 
 
-def all_partitions(session: ProducerSession, group: str, topic: str, *, anew: bool = False) -> frozenset[Partition]:
-    """Return all partitions of `topic`, from a cache that is refreshed twice a minute, or `anew` from the master.
+def all_partitions(session: ProducerSession, group: str, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
+    """Return all partitions of `topic`, from a cache that is renewed twice a minute, with `refresh` from the master.
 
     `group` must be used for this topic alone. Raises as `add_topics` and `ConsumerSession.register` do.
-    If the master does not answer, return the partitions known so far; with `anew`, raise the error.
+    If the master does not answer, return the partitions known so far; with `refresh`, raise the error.
     """
     add_topics(session, [topic])
-    if anew:
+    if refresh:
         session.refresh()
     listed = frozenset(one for one in session.cluster.partitions(topic) if session.lists(one))
-    return listed | _partitions_for_consumers(session.settings, group, topic, anew)
+    return listed | _partitions_for_consumers(session.settings, group, topic, refresh)
 
 
-def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, anew: bool) -> frozenset[Partition]:
+def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, refresh: bool) -> frozenset[Partition]:
     answered_at, known = _answers().get((settings, topic), (float("-inf"), frozenset[Partition]()))
-    if settings.clock.monotonic() - answered_at < settings.timings.topic_partitions_fresh and not anew:
+    if settings.clock.monotonic() - answered_at < settings.timings.topic_partitions_fresh and not refresh:
         return known
     asking = settings
-    if known and not anew:  # a short attempt suffices, because the known partitions will do
+    if known and not refresh:  # a short attempt suffices, because the known partitions will do
         timeout, retry_for = (min(_TOPIC_PARTITIONS_RETRY, time) for time in (settings.rpc_timeout, settings.retry_for))
         asking = replace(settings, rpc_timeout=timeout, retry_for=retry_for)
     session = ConsumerSession(asking, group, [topic])
     try:
         session.register()
     except TransportError as error:
-        if anew or not known:
+        if refresh or not known:
             raise
         _log.warning(
             "[partitions-maybe-old] "

@@ -28,15 +28,15 @@ _MOVED_BROKER_ASK_AGAIN = 10.0  # seconds; between two requests of one process f
 
 
 @dataclass(frozen=True)
-class GroupMember:
-    """What a member of a group tells the master, as plain values. `filters` are message types by topic."""
+class GroupMembership:
+    """What a member of a group reports to the master, as plain values. `filters` are message types by topic."""
 
     group: str
     topics: tuple[str, ...]
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
-def _ask(settings: ClientSettings, member: GroupMember) -> ConsumerSession:
+def _ask(settings: ClientSettings, member: GroupMembership) -> ConsumerSession:
     """Join the group and leave it. Return the closed session, which has the visit token and the brokers.
 
     Ask each master once at most. Raises as `ConsumerSession.register` does.
@@ -47,7 +47,7 @@ def _ask(settings: ClientSettings, member: GroupMember) -> ConsumerSession:
         return session
 
 
-def _planned_token(settings: ClientSettings, member: GroupMember, token: int) -> VisitToken:
+def _planned_token(settings: ClientSettings, member: GroupMembership, token: int) -> VisitToken:
     """Return the visit token of a task whose plan has `token`.
 
     If a broker refuses the token, this process joins the group for a new one. All tasks that were planned with the
@@ -62,7 +62,7 @@ planned_token = PerProcess(
 )
 
 
-def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker) -> Broker:
+def current_broker(settings: ClientSettings, member: GroupMembership, broker: Broker) -> Broker:
     """Return `broker` with the address that the master lists now, or `broker` if the master does not list it or is
     silent. Answers are reused for `_MOVED_BROKER_ASK_AGAIN`.
     """
@@ -79,7 +79,7 @@ def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker
     return listed.get(broker.broker_id, broker)
 
 
-_listed: PerProcess[dict[tuple[ClientSettings, GroupMember], tuple[float, dict[int, Broker]]]] = PerProcess(
+_listed: PerProcess[dict[tuple[ClientSettings, GroupMembership], tuple[float, dict[int, Broker]]]] = PerProcess(
     dict, dict.clear
 )
 _lock = PerProcess(lambda: system.Lock())

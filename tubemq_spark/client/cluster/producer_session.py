@@ -96,7 +96,7 @@ class ProducerSession(MasterSession):
         return KnownTopics(wanted, Cluster(cluster.brokers, layouts), listed, self.max_message_size, self.visit_token)
 
     def add_known_topics(self, known: KnownTopics) -> None:
-        """Declare topics of which another session has told. Ask each master once for their partitions, and use what
+        """Declare topics that another session knows. Ask each master once for their partitions, and use what
         the other session knew if none answers soon. Start the heartbeat.
 
         Topics that the answer lacks are not added. Raises as `add_topics`, except `TransportError`.

@@ -92,7 +92,7 @@ class SocketStream:
 
     @property
     def delivered(self) -> int:
-        """How many queued bytes the peer's host has received, as far as the operating system tells; else how many
+        """How many queued bytes the peer's host has received, as far as the operating system reports it; else how many
         the system has taken. With TLS it may be slightly less while more bytes are in flight.
         """
         return self._sent - (0 if self.closed else not_received(self.socket))

@@ -2,7 +2,7 @@
 """Opening a TCP connection: name resolution, connect timeout, TLS handshake. TLS sockets do not block, and TLS errors
 say what users can do about them.
 
-A server that refuses a client sends an alert, which has a number and no text. The moment of the alert tells more than
+A server that refuses a client sends an alert, which has a number and no text. The moment of the alert says more than
 its number: before the server has chosen a cipher, it knows only the versions and ciphers of the client.
 """
 
@@ -230,5 +230,5 @@ def not_received(opened: Socket) -> int:
         return 0
     try:
         return int.from_bytes(fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:  # not every system tells this about sockets
+    except OSError:  # not every system reports this about sockets
         return 0

@@ -18,8 +18,8 @@ from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, Transpo
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import error_for_code, error_for_failure, is_about_visit_token
 from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.send_acks import Answer
-from tubemq_spark.protocol.send_outcome import FailureCause, Fate, Outcome, classify_failure
+from tubemq_spark.protocol.send_acks import SendAck
+from tubemq_spark.protocol.send_outcome import FailureCause, Fate, SendOutcome, classify_failure
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class SendErrors:
             text = f"value and attributes have {size} bytes, and topic {topic} takes {limit} and a few more"
         return ConfigError(f"{self.name(row)}: {text}")
 
-    def failed(self, batch: RecordBatch, outcome: Outcome, broker: object) -> TubeMQError:
+    def failed(self, batch: RecordBatch, outcome: SendOutcome, broker: object) -> TubeMQError:
         what = f"sending {self.name(batch.rows[0])} to {broker}, partition {batch.partition},"
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, SendAck):
             return error_for_code(outcome.errCode, outcome.errMsg, what)
         return error_for_failure(outcome, what) if isinstance(outcome, Failure) else outcome
 
@@ -169,7 +169,7 @@ class FailureHandler:
         self._targets = targets
         self._errors = errors
 
-    def handle(self, batch: RecordBatch, channel: BrokerChannel, outcome: Outcome) -> Fate:
+    def handle(self, batch: RecordBatch, channel: BrokerChannel, outcome: SendOutcome) -> Fate:
         """Count a failed send of all records of `batch`, and return what happens to them. Raise if no broker will ever
         take them."""
         fate, cause = classify_failure(outcome)
@@ -219,7 +219,7 @@ class FailureHandler:
         if (expired := self.timeout.expired()) is not None:
             raise self._errors.timed_out(*expired)
 
-    def _renew_token(self, batch: RecordBatch, problem: TubeMQError, outcome: Outcome) -> None:
+    def _renew_token(self, batch: RecordBatch, problem: TubeMQError, outcome: SendOutcome) -> None:
         """Fetch a new visit token. Raise `problem` if the brokers reject the records with a new token, too.
 
         The master's visit token changes every few minutes. A broker knows the last ones, but not yet the newest one of
@@ -227,7 +227,7 @@ class FailureHandler:
         """
         assert batch.failure is not None
         assert batch.partition is not None
-        is_about_token = isinstance(outcome, Answer) and is_about_visit_token(outcome.errCode, outcome.errMsg)
+        is_about_token = isinstance(outcome, SendAck) and is_about_visit_token(outcome.errCode, outcome.errMsg)
         if batch.failure.token_renewed and not is_about_token:
             self.rejecting.add(batch.partition.broker_id)
             if batch.lane.partition is not None or self.rejecting >= self._partitioner.brokers(batch.topic):

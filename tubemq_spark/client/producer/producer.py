@@ -33,7 +33,7 @@ from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, Tube
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.protocol.send_outcome import Fate
 
 _log = logging.getLogger(__name__)
@@ -415,7 +415,7 @@ class Producer:
         if self._partitioner.breakers.health.failures is not NO_FAILURES:
             self._partitioner.succeeded(partition)
 
-    def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[Answer]) -> None:
+    def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
         """Note where records are stored, the first of which is at `start` in the batch."""
         assert batch.partition is not None
         self._unresolved.stored_at(batch.partition, answers[-1].appendOffset)

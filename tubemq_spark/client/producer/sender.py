@@ -21,9 +21,9 @@ from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.metadata import Broker
 from tubemq_spark.protocol.rpc import SendReply
-from tubemq_spark.protocol.send_acks import Answer
+from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.protocol.send_frames import SendEncoder
-from tubemq_spark.protocol.send_outcome import Outcome
+from tubemq_spark.protocol.send_outcome import SendOutcome
 
 _log = logging.getLogger(__name__)
 
@@ -94,14 +94,14 @@ class Stored(NamedTuple):
     batch: RecordBatch
     start: int
     end: int
-    answers: Sequence[Answer]
+    answers: Sequence[SendAck]
 
 
 class Failed(NamedTuple):
     """The sends of all records of `batch` ended with `outcome`."""
 
     batch: RecordBatch
-    outcome: Outcome
+    outcome: SendOutcome
 
 
 class BrokerChannel:
@@ -220,7 +220,7 @@ class BrokerChannel:
 
     def _answered(self, replies: Sequence[SendReply]) -> tuple[list[Stored], list[Failed]]:
         stored: list[Stored] = []
-        failed: list[tuple[RecordBatch, int, int, Outcome]] = []
+        failed: list[tuple[RecordBatch, int, int, SendOutcome]] = []
         for reply in replies:
             if isinstance(reply, Response | Failure | ProtocolError):
                 batch, at, outcome = self._batches[0], self._batches[0].answered, _outcome(reply)
@@ -257,11 +257,11 @@ def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
         channel.timeout.attended_at = channel.settings.clock.monotonic()
 
 
-def _outcome(reply: Response | Failure | ProtocolError) -> Outcome:
+def _outcome(reply: Response | Failure | ProtocolError) -> SendOutcome:
     if not isinstance(reply, Response):
         return reply
     try:
-        return parse(Answer, reply.data)
+        return parse(SendAck, reply.data)
     except ProtocolError as error:
         return error
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker: claims, group offsets, stores, and one method for each request (wire: BrokerServiceServer).
 
-Releases 1.2 and 2.5 behave alike here unless a method's docstring tells the difference.
+Releases 1.2 and 2.5 behave alike here unless a method's docstring names the difference.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class BrokerService:
         self.offsets.lose_file()
 
     def stop(self) -> None:
-        """Stop in order: lose nothing, and confirm what readers have in flight."""
+        """Shut down cleanly: lose nothing, and confirm what readers have in flight."""
         self.stores.flush()
         self.claims.clear()
         self.offsets.stop()

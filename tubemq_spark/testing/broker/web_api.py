@@ -10,7 +10,7 @@ from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.web_port import Answer, Params, WebError, names_in
+from tubemq_spark.testing.web_port import Params, WebAnswer, WebError, names_in
 
 _NO_RECORD = -2
 
@@ -26,14 +26,14 @@ class BrokerWebApi:
             "admin_query_broker_all_consumer_info": self._consumers,
         }
 
-    def __call__(self, params: Params) -> Answer:
+    def __call__(self, params: Params) -> WebAnswer:
         method = params.get("method", "")
         if method not in self._methods:
             raise WebError(f"Unsupported method {method}")
         self._service.tick()
         return self._methods[method](params)
 
-    def _offsets(self, params: Params) -> Answer:
+    def _offsets(self, params: Params) -> WebAnswer:
         """Return the group's confirmed positions and the stores' ends. A group without a record has no entry."""
         groups, topics = names_in(params, "groupName"), names_in(params, "topicName")
         keys = [key for key in self._service.offsets.recorded() if not groups or key.group in groups]
@@ -46,7 +46,7 @@ class BrokerWebApi:
                 found.append({"groupName": group, "subInfo": infos, "topicCount": len(infos)})
         return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": found, "totalCnt": len(found)}
 
-    def _topic_offsets(self, group: str, topic: str, own: set[Key]) -> Answer:
+    def _topic_offsets(self, group: str, topic: str, own: set[Key]) -> WebAnswer:
         layout = self._catalog.layout(topic, self._service.broker_id)
         rows = []
         for number in layout.partition_ids if layout else ():
@@ -65,7 +65,7 @@ class BrokerWebApi:
             )
         return {"topicName": topic, "offsets": rows, "partCount": len(rows)}
 
-    def _consumers(self, params: Params) -> Answer:
+    def _consumers(self, params: Params) -> WebAnswer:
         """Return the claims of the group, or of all groups."""
         groups = names_in(params, "groupName")
         rows = [

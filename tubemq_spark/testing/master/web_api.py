@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tubemq_spark.protocol.constants import BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
-from tubemq_spark.testing.web_port import Answer, Params, Redirect, WebError, names_in
+from tubemq_spark.testing.web_port import Params, Redirect, WebAnswer, WebError, names_in
 
 if TYPE_CHECKING:
     from tubemq_spark.testing.servers import Servers
@@ -37,7 +37,7 @@ class MasterWebApi:
     def __init__(self, servers: Servers, number: int) -> None:
         self._servers = servers
         self._number = number
-        self._methods: dict[str, Callable[[Params], Answer]] = {
+        self._methods: dict[str, Callable[[Params], WebAnswer]] = {
             "admin_query_topic_info": self._topics,
             "admin_query_broker_run_status": self._brokers,
             "admin_add_new_topic_record": self._add_topic,
@@ -48,7 +48,7 @@ class MasterWebApi:
             "admin_reload_broker_configure": self._reload,
         }
 
-    def __call__(self, params: Params) -> Answer | Redirect:
+    def __call__(self, params: Params) -> WebAnswer | Redirect:
         active = next(one for one in self._servers.masters if not one.service.access.standby)
         if self._servers.master(self._number) is not active:
             return Redirect(f"127.0.0.1:{active.web.port}")
@@ -62,13 +62,13 @@ class MasterWebApi:
 
     # -- queries ---------------------------------------------------------------------------------------------------
 
-    def _topics(self, params: Params) -> Answer:
+    def _topics(self, params: Params) -> WebAnswer:
         names = names_in(params, "topicName")
         topics = {OFFSET_HISTORY, *self._catalog.topics, *(topic for topic, _ in self._changes)}
         rows = [self._topic(name) for name in sorted(topics) if not names or name in names]
         return _data([row for row in rows if row["topicInfo"]])
 
-    def _topic(self, name: str) -> Answer:
+    def _topic(self, name: str) -> WebAnswer:
         records = [(one, self._record(name, one)) for one in sorted(self._servers.brokers)]
         rows = [self._deployment(name, one, record) for one, record in records if record is not None]
         running = [row["runInfo"] for row in rows if row["runInfo"]["numPartitions"] != "-"]
@@ -84,7 +84,7 @@ class MasterWebApi:
             "authData": {},
         }
 
-    def _deployment(self, name: str, broker_id: int, record: TopicChange) -> Answer:
+    def _deployment(self, name: str, broker_id: int, record: TopicChange) -> WebAnswer:
         entry, running = self._catalog.brokers[broker_id], self._catalog.layout(name, broker_id)
         status = "online" if entry.online else "offline"
         return {
@@ -101,7 +101,7 @@ class MasterWebApi:
             "runInfo": _run_info(running if entry.online else None, status),
         }
 
-    def _brokers(self, params: Params) -> Answer:
+    def _brokers(self, params: Params) -> WebAnswer:
         wanted = names_in(params, "brokerId")
         waiting = {broker_id for _, broker_id in self._changes}
         rows = [
@@ -127,7 +127,7 @@ class MasterWebApi:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def _add_topic(self, params: Params) -> Answer:
+    def _add_topic(self, params: Params) -> WebAnswer:
         def add(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
             if record is not None:
                 raise WebError(f"Existed record found for brokerId-topicName({broker_id}:{name})!", 402)
@@ -136,7 +136,7 @@ class MasterWebApi:
 
         return self._change(params, add)
 
-    def _modify_topic(self, params: Params) -> Answer:
+    def _modify_topic(self, params: Params) -> WebAnswer:
         def modify(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
             record = _existing(name, broker_id, record)
             layout = replace(
@@ -148,10 +148,10 @@ class MasterWebApi:
 
         return self._change(params, modify)
 
-    def _delete_topic(self, params: Params) -> Answer:
+    def _delete_topic(self, params: Params) -> WebAnswer:
         return self._change(params, lambda *place: _closed(*place, status=_DELETED))
 
-    def _remove_topic(self, params: Params) -> Answer:
+    def _remove_topic(self, params: Params) -> WebAnswer:
         def remove(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
             if _existing(name, broker_id, record).status < _DELETED:
                 raise WebError(f"The topic {name} in broker={broker_id} must be deleted before it is removed!", 406)
@@ -159,7 +159,7 @@ class MasterWebApi:
 
         return self._change(params, remove)
 
-    def _change(self, params: Params, change: Callable[[str, int, TopicChange | None], TopicChange]) -> Answer:
+    def _change(self, params: Params, change: Callable[[str, int, TopicChange | None], TopicChange]) -> WebAnswer:
         topics, brokers = names_in(params, "topicName"), names_in(params, "brokerId")
         for name in topics:
             if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
@@ -178,7 +178,7 @@ class MasterWebApi:
             rows.append(row)
         return _data(rows)
 
-    def _reload(self, params: Params) -> Answer:
+    def _reload(self, params: Params) -> WebAnswer:
         brokers = sorted(map(int, names_in(params, "brokerId")))
         for name, broker_id in [place for place in self._changes if place[1] in brokers]:
             record = self._changes.pop((name, broker_id))
@@ -206,11 +206,11 @@ class MasterWebApi:
         return self._changes.get((name, broker_id), applied)
 
 
-def _data(rows: list[dict[str, Any]]) -> Answer:
+def _data(rows: list[dict[str, Any]]) -> WebAnswer:
     return {"result": True, "errCode": 0, "errMsg": "OK", "data": rows, "count": len(rows)}
 
 
-def _run_info(layout: TopicLayout | None, status: str) -> Answer:
+def _run_info(layout: TopicLayout | None, status: str) -> WebAnswer:
     if layout is None:
         return dict.fromkeys(("acceptPublish", "acceptSubscribe", "numPartitions", "brokerManageStatus"), "-")
     return {
