@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
@@ -293,6 +293,7 @@ ANSWERS = st.one_of(
 
 
 @given(LIMITS, LIMITS, st.booleans(), st.lists(st.tuples(ANSWERS, st.integers(0, 70))))
+@example(NONE, Limits(pause=FetchPause(0, 11, 0)), True, [(("on_fetched", [], 0, False), 0)])
 def test_a_reader_that_waits_as_demanded_may_fetch(
     default: Limits, group: Limits, filtered: bool, life: list[tuple[tuple[object, ...], int]]
 ) -> None:

@@ -62,8 +62,9 @@ class FetchThrottle:
     @property
     def one_at_a_time(self) -> bool:
         """Return True if the rules expect a client that sends a fetch only after the reply to the last one."""
-        slowest = self._pause[1].wait_ms(filtered=self._filtered, slow=True) if self._pause else 0
-        return slowest > 0 or self._budget.has_limits
+        pause = self._pause[1] if self._pause else None
+        pauses = pause is not None and any(pause.wait_ms(filtered=self._filtered, slow=slow) for slow in (False, True))
+        return pauses or self._budget.has_limits
 
     @property
     def esc_flow_ctrl(self) -> bool:
