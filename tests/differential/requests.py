@@ -22,7 +22,7 @@ from tubemq_spark.protocol.envelope import Request
 from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.dispatch import REPLIES
+from tubemq_spark.testing.dispatch import REPLIES, REQUESTS
 
 TIMEOUT_MS = 10_000
 _HOST = "127.0.0.1"
@@ -290,26 +290,19 @@ def _appd_config(a: _Arguments) -> master_pb.ApprovedClientConfig | None:
     return None if known is None else master_pb.ApprovedClientConfig(configId=known)
 
 
-def _producer_register(a: _Arguments) -> Plan:
-    message = master_pb.RegisterRequestP2M(
+def _producer_register(a: _Arguments, method: Method = Method.PRODUCER_REGISTER) -> Plan:
+    message = REQUESTS[method](
         clientId=a.client,
         topicList=a.step["topics"],
         brokerCheckSum=a.known("sum", "brokerCheckSum"),
         hostName=a.get("host", _HOST),
         appdConfig=_appd_config(a),
     )
-    return _call(MASTER, Method.PRODUCER_REGISTER, message)
+    return _call(MASTER, method, message)
 
 
 def _producer_heartbeat(a: _Arguments) -> Plan:
-    message = master_pb.HeartRequestP2M(
-        clientId=a.client,
-        topicList=a.step["topics"],
-        brokerCheckSum=a.known("sum", "brokerCheckSum"),
-        hostName=a.get("host", _HOST),
-        appdConfig=_appd_config(a),
-    )
-    return _call(MASTER, Method.PRODUCER_HEARTBEAT, message)
+    return _producer_register(a, Method.PRODUCER_HEARTBEAT)
 
 
 def _producer_close(a: _Arguments) -> Plan:
