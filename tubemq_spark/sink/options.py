@@ -243,32 +243,31 @@ def _dead_letter_topic(raw: Mapping[str, str]) -> str | None:
         raise ConfigError(
             "option 'deadLetterTopic' is also the topic of the other rows: dead letters need a topic of their own"
         )
-    if topic is not None and not wanted:
-        raise ConfigError("option 'deadLetterTopic' needs failedRows=deadLetter: set that too, or leave the topic out")
+    _require(raw, wanted, "failedRows=deadLetter", DEAD_LETTER_TOPIC)
     return topic
 
 
-def _packs(raw: Mapping[str, str]) -> PackLimits | None:
+def _require(raw: Mapping[str, str], is_met: bool, needed: str, *options: Option[Any]) -> None:
+    """Raise `ConfigError` if one of `options` is given without what it needs."""
     given = {name.lower() for name in raw}
+    for option in options:
+        if not is_met and option.name.lower() in given:
+            raise ConfigError(f"option '{option.name}' needs {needed}: set that too, or leave it out")
+
+
+def _packs(raw: Mapping[str, str]) -> PackLimits | None:
     rows = INLONG_PACK_ROWS.get(raw)
     limits = PackLimits(rows, INLONG_PACK_BYTES.get(raw), INLONG_PACK_MS.get(raw) / 1000)
-    for option in (INLONG_PACK_ROWS, *_NEED_PACK_ROWS):
-        if option.name.lower() in given and MESSAGE_FORMAT.get(raw) == "raw":
-            raise ConfigError(f"option '{option.name}' needs messageFormat=inlongmsg: set that too, or leave it out")
-    for option in _NEED_PACK_ROWS:
-        if option.name.lower() in given and rows == 1:
-            raise ConfigError(f"option '{option.name}' needs 'inlongPackRows' above 1: set that too, or leave it out")
+    _require(raw, MESSAGE_FORMAT.get(raw) != "raw", "messageFormat=inlongmsg", INLONG_PACK_ROWS, *_NEED_PACK_ROWS)
+    _require(raw, rows > 1, "'inlongPackRows' above 1", *_NEED_PACK_ROWS)
     if rows == 1:
         return None
-    for name, is_set in [
-        (EFFECTIVELY_ONCE.name, EFFECTIVELY_ONCE.get(raw)),
-        (STAMP_ROWS.name, STAMP_ROWS.get(raw)),
-        (RECEIPTS.name, RECEIPTS.read(raw) is not None),
-    ]:
-        if is_set:
+    alone: tuple[Option[Any], ...] = (EFFECTIVELY_ONCE, STAMP_ROWS, RECEIPTS)
+    for option in alone:
+        if option.read(raw):
             raise ConfigError(
-                f"option '{name}' needs a message for each row, and with 'inlongPackRows' above 1 many rows share one: "
-                "leave one of the two out"
+                f"option '{option.name}' needs a message for each row, and with 'inlongPackRows' above 1 many rows "
+                "share one: leave one of the two out"
             )
     return limits
 
@@ -277,8 +276,7 @@ def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
     given = {name.lower(): text for name, text in raw.items()}
     for option in _NEED_EFFECTIVELY_ONCE:
         option.read(raw)
-        if option.name.lower() in given and not EFFECTIVELY_ONCE.get(raw):
-            raise ConfigError(f"option '{option.name}' needs effectivelyOnce=true: set that too, or leave it out")
+    _require(raw, EFFECTIVELY_ONCE.get(raw), "effectivelyOnce=true", *_NEED_EFFECTIVELY_ONCE)
     if not EFFECTIVELY_ONCE.get(raw):
         return None
     if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
