@@ -76,8 +76,8 @@ def accepts_offset(given: str) -> bool:
     text = json.dumps(found.to_json())
     again = StreamOffset.from_json(text)
     kept = {store: marks for store, marks in found.fingerprints.items() if marks}
-    assert (again.query, again.positions, again.initial, again.counted) == (
-        found.query, found.positions, found.initial, found.counted
+    assert (again.query, again.positions, again.initial, again.exclusive) == (
+        found.query, found.positions, found.initial, found.exclusive
     )  # fmt: skip
     assert again.fingerprints == kept
     assert json.dumps(again.to_json()) == text

@@ -105,8 +105,8 @@ READING = (
         "offsets_decided_anew",
         "a repeated micro-batch keeps the decision which rows have an `offset`",
         PLANNER,
-        "ids=ids, counted=end.counted)",
-        "ids=ids, counted=None)",
+        "exclusive=end.exclusive",
+        "exclusive=None",
         ("offset_true", "repeated_batch_equal"),
     ),
     # The group

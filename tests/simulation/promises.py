@@ -167,8 +167,8 @@ class Reading:
         """Return True if the plan of the batch says that the partition has its store for itself."""
         if batch >= len(self.checkpoint.offsets) or "filters" in self.schedule.options:
             return False
-        counted = self._offset(batch).counted
-        return counted is not None and partition.broker_id in counted.get(partition.topic, ())
+        exclusive = self._offset(batch).exclusive
+        return exclusive is not None and partition.broker_id in exclusive.get(partition.topic, ())
 
     def removal_reported(self) -> None:
         """A partition that the query names and that leaves the offsets was reported as removed."""

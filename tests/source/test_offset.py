@@ -29,14 +29,14 @@ marks = st.dictionaries(
     st.lists(st.builds(Fingerprint, numbers, numbers, numbers, numbers), min_size=1, max_size=3).map(tuple),
     max_size=3,
 )
-counted = st.dictionaries(topics, st.frozensets(st.integers(0, 10**9), max_size=3), max_size=3)
+exclusive = st.dictionaries(topics, st.frozensets(st.integers(0, 10**9), max_size=3), max_size=3)
 offsets = st.builds(
     StreamOffset,
     st.text(max_size=16),
     positions,
     st.none() | positions,
     marks,
-    st.none() | counted,
+    st.none() | exclusive,
     positions.map(frozenset),
     positions,
 )
@@ -68,8 +68,10 @@ def test_the_text_is_sorted() -> None:
         (1, "b", 1): (Fingerprint(0, 10_000, 8, 0),),
         (9, "a", 0): (),
     }
-    counted = {"b": frozenset([10, 9]), "a": frozenset([1])}
-    offset = StreamOffset("q", {Partition(*parts): 28 for parts in given_order}, fingerprints=marks, counted=counted)
+    exclusive = {"b": frozenset([10, 9]), "a": frozenset([1])}
+    offset = StreamOffset(
+        "q", {Partition(*parts): 28 for parts in given_order}, fingerprints=marks, exclusive=exclusive
+    )
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
         '{"v":1,"query":"q","offsets":{"a":{"3:0":28},"b":{"2:9":28,"2:10000":28,"10:0":28},"c":{"1:0":28}},'
         '"marks":{"b":{"1:1":[[0,10000,8,0]],"2:0":[[0,1,7,0],[28,0,9,5]]}},"counted":{"a":[1],"b":[9,10]}}'

@@ -28,15 +28,15 @@ from pyspark.sql.datasource import (
 )
 
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.pushdown import Narrowing
+from tubemq_spark.source.pushdown import PushedFilters
 
 ORDERS, CLICKS = Partition(1, "orders", 0), Partition(2, "clicks", 10_001)
 NOON, NIGHT = (datetime(2026, 1, 31, hour, tzinfo=timezone.utc) for hour in (12, 23))
 
 
-def narrowed(*filters: Filter) -> tuple[Narrowing, list[Filter]]:
+def narrowed(*filters: Filter) -> tuple[PushedFilters, list[Filter]]:
     """Return what is left to read, and the filters that Spark must check."""
-    found = Narrowing()
+    found = PushedFilters()
     return found, list(found.add(filters))
 
 
@@ -86,7 +86,7 @@ def test_conditions_on_partitions_are_decided_here(condition: Filter, chosen: Se
     ],
 )
 def test_other_conditions_are_left_to_spark(condition: Filter) -> None:
-    assert narrowed(condition) == (Narrowing(), [condition])
+    assert narrowed(condition) == (PushedFilters(), [condition])
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_offset_conditions_lose_no_wanted_row(conditions: list[tuple[Any, int]])
 def test_list_of_offsets_bounds_the_range() -> None:
     found, _ = narrowed(In(("offset",), (84, 140)))
     assert found.cut(0, 280) == (84, 168)
-    assert narrowed(In(("offset",), (84, None)))[0] == Narrowing()
+    assert narrowed(In(("offset",), (84, None)))[0] == PushedFilters()

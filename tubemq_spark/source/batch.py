@@ -36,7 +36,7 @@ from tubemq_spark.source.range_planner import Ranges, ranges
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-    from tubemq_spark.source.pushdown import Narrowing
+    from tubemq_spark.source.pushdown import PushedFilters
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ class TubeMQReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=False, schema=schema)
-        self._narrowing: Narrowing | None = None
+        self._pushed: PushedFilters | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        return plan_batch(self._options, self._narrowing)
+        return plan_batch(self._options, self._pushed)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition of None if there are none to read.
@@ -66,14 +66,14 @@ class PushingReader(TubeMQReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Use the query's conditions to read less, and return those that Spark must check."""
-        from tubemq_spark.source.pushdown import Narrowing
+        from tubemq_spark.source.pushdown import PushedFilters
 
-        self._narrowing = Narrowing()
-        return self._narrowing.add(filters)
+        self._pushed = PushedFilters()
+        return self._pushed.add(filters)
 
 
-def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
-    """Return the tasks of a batch read, for what `narrowing` leaves. The group does not move; its positions are looked
+def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> list[TubeMQInputPartition]:
+    """Return the tasks of a batch read, for what `pushed` leaves. The group does not move; its positions are looked
     up only for `startingOffsets=group`."""
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register(wait=options.claim_timeout)
@@ -93,8 +93,8 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         resolver = OffsetResolver(options, prober)
         starts = resolver.starting(at, earliest)
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
-        if narrowing is not None:
-            to_read = _narrowed(to_read, options, session, narrowing, resolver)
+        if pushed is not None:
+            to_read = _narrowed(to_read, options, session, pushed, resolver)
         return input_partitions(
             options,
             session,
@@ -102,7 +102,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             to_read,
             {one: PartitionSnapshot(session.broker(one), flow_rules=session.flow_rules) for one in to_read},
             batch_group(options.group),
-            only_types=None if narrowing is None else narrowing.msg_types,
+            only_types=None if pushed is None else pushed.msg_types,
         )
     finally:
         visitor.close()
@@ -110,29 +110,29 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
 
 
 def _narrowed(
-    found: Ranges, options: SourceOptions, session: ConsumerSession, narrowing: Narrowing, resolver: OffsetResolver
+    found: Ranges, options: SourceOptions, session: ConsumerSession, pushed: PushedFilters, resolver: OffsetResolver
 ) -> Ranges:
-    """Return what `narrowing` leaves of the ranges."""
+    """Return what `pushed` leaves of the ranges."""
     left: dict[Partition, tuple[int, int]] = {}
     for partition, (start, end) in found.items():
-        if not narrowing.includes(partition):
+        if not pushed.includes(partition):
             continue
         if knows_offsets(options, session, partition):
-            left[partition] = narrowing.cut(start, end)
-        elif not narrowing.bounds_offset:  # no row has an offset here
+            left[partition] = pushed.cut(start, end)
+        elif not pushed.bounds_offset:  # no row has an offset here
             left[partition] = start, end
-    return _between_times(left, narrowing, resolver)
+    return _between_times(left, pushed, resolver)
 
 
-def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver) -> Ranges:
+def _between_times(found: Ranges, pushed: PushedFilters, resolver: OffsetResolver) -> Ranges:
     """Return what conditions on `msg_time` leave of the ranges; all of it where messages have no time."""
     left = dict(found)
     try:
-        if narrowing.since is not None and narrowing.since - _FIRST > _DISORDER:
-            since = resolver.at_times(dict.fromkeys(left, narrowing.since - _DISORDER))
+        if pushed.since is not None and pushed.since - _FIRST > _DISORDER:
+            since = resolver.at_times(dict.fromkeys(left, pushed.since - _DISORDER))
             left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
-        if narrowing.until is not None and _LAST - narrowing.until > _DISORDER:
-            until = resolver.at_times(dict.fromkeys(left, narrowing.until + _DISORDER), is_end=True)
+        if pushed.until is not None and _LAST - pushed.until > _DISORDER:
+            until = resolver.at_times(dict.fromkeys(left, pushed.until + _DISORDER), is_end=True)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     except TimestampMissingError as error:
         _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)

@@ -26,7 +26,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.fetched_batch import FetchedBatch, payload_sizes
 from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.offset import Counted
+from tubemq_spark.source.offset import ExclusiveStores
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.range_planner import Ranges, tasks
 from tubemq_spark.source.row_format import GATHERED, ROWS, RowFormat
@@ -128,14 +128,14 @@ def input_partitions(
     *,
     ids: Mapping[Partition, KnownIds] = MappingProxyType({}),
     only_types: frozenset[str] | None = None,
-    counted: Counted | None = None,
+    exclusive: ExclusiveStores | None = None,
 ) -> list[TubeMQInputPartition]:
     """Return the input partitions that read `to_read`; tasks derive their claims from `claim`. `ids` are the known
-    message ids of some ranges. `only_types` is None if all types are needed. `counted` is as for `knows_offsets`."""
+    message ids of some ranges. `only_types` is None if all types are needed. `exclusive` is as for `knows_offsets`."""
     planned = []
     for partition, (start, end) in to_read.items():
         filters = options.filters.get(partition.topic, ())
-        owns_store = knows_offsets(options, session, partition, counted)
+        owns_store = knows_offsets(options, session, partition, exclusive)
         if only_types is not None and not owns_store:  # a filter would take the rows' offsets away
             filters = tuple(sorted(only_types & set(filters) if filters else only_types))
             if not filters:
@@ -164,16 +164,16 @@ def input_partitions(
 
 
 def knows_offsets(
-    options: SourceOptions, session: ConsumerSession, partition: Partition, counted: Counted | None = None
+    options: SourceOptions, session: ConsumerSession, partition: Partition, exclusive: ExclusiveStores | None = None
 ) -> bool:
-    """Return True if the rows of the partition have an offset: it owns its store, and no filter is set. `counted` are
+    """Return True if the rows of the partition have an offset: it owns its store, and no filter is set. `exclusive` are
     the stores that were found to have one partition before, None to look at the cluster as it is now."""
-    if counted is None:
-        counted = counted_stores(session, [partition])
-    return partition.broker_id in counted.get(partition.topic, ()) and partition.topic not in options.filters
+    if exclusive is None:
+        exclusive = exclusive_stores(session, [partition])
+    return partition.broker_id in exclusive.get(partition.topic, ()) and partition.topic not in options.filters
 
 
-def counted_stores(session: ConsumerSession, partitions: Iterable[Partition]) -> Counted:
+def exclusive_stores(session: ConsumerSession, partitions: Iterable[Partition]) -> ExclusiveStores:
     """Return the brokers, by topic, on which one of `partitions` owns its store, as the cluster is now."""
     found: dict[str, set[int]] = {}
     for partition in partitions:

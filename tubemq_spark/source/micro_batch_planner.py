@@ -30,7 +30,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.log_fingerprint import Fingerprints, KnownIds, Store
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.input_partition import TubeMQInputPartition, counted_stores, input_partitions
+from tubemq_spark.source.input_partition import TubeMQInputPartition, exclusive_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
@@ -227,9 +227,9 @@ class MicroBatchPlanner:
         ends = {**ends, **checked.ends, **new}
         end = start
         if ends != start.positions:
-            counted = counted_stores(self._session, ends)
+            exclusive = exclusive_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
-            end = StreamOffset(start.query, ends, initial, checked.fingerprints, counted, empty, left)
+            end = StreamOffset(start.query, ends, initial, checked.fingerprints, exclusive, empty, left)
         self._verified_end, self._known_losses = end, claims.losses
         return end, StreamOffset(start.query, {**log_ends, **new})
 
@@ -325,7 +325,9 @@ class MicroBatchPlanner:
         self._batches += 1
         claim = replace(self._claims_of(end.query).claim, batch=self._batches)
         group = stream_group(options.group)
-        return input_partitions(options, self._session, claim, to_read, snapshots, group, ids=ids, counted=end.counted)
+        return input_partitions(
+            options, self._session, claim, to_read, snapshots, group, ids=ids, exclusive=end.exclusive
+        )
 
     @property
     def _truncation_check(self) -> TruncationCheck:

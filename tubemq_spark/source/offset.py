@@ -43,7 +43,7 @@ VERSION = 1
 _MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1  # of ids and of positions on the wire
 
 Positions = Mapping[Partition, int]
-Counted = Mapping[str, frozenset[int]]
+ExclusiveStores = Mapping[str, frozenset[int]]
 """By topic, the ids of the brokers where each partition has its store for itself."""
 
 
@@ -55,7 +55,7 @@ class StreamOffset:
     positions: Positions
     initial: Positions | None = None
     fingerprints: Fingerprints = field(default_factory=dict)
-    counted: Counted | None = None
+    exclusive: ExclusiveStores | None = None
     empty: frozenset[Partition] = frozenset()
     left: Positions = field(default_factory=dict)
 
@@ -75,8 +75,8 @@ class StreamOffset:
             data["initial"] = _to_json(self.initial)
         if found := {store: [list(one) for one in several] for store, several in self.fingerprints.items() if several}:
             data["marks"] = _to_json(found)
-        if self.counted is not None:
-            data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
+        if self.exclusive is not None:
+            data["counted"] = {topic: sorted(self.exclusive[topic]) for topic in sorted(self.exclusive)}
         if self.empty:
             data["empty"] = {topic: list(keys) for topic, keys in _to_json(dict.fromkeys(self.empty)).items()}
         if self.left:
@@ -108,7 +108,7 @@ class StreamOffset:
                 positions_from_json(data["offsets"]),
                 None if initial is None else positions_from_json(initial),
                 _fingerprints_from_json(data.get("marks", {})),
-                _counted_from_json(data.get("counted")),
+                _exclusive_from_json(data.get("counted")),
                 frozenset(
                     partition_from_text(topic, key) for topic, keys in data.get("empty", {}).items() for key in keys
                 ),
@@ -201,7 +201,7 @@ def _fingerprints_from_json(data: Any) -> Fingerprints:
     return fingerprints
 
 
-def _counted_from_json(data: Any) -> Counted | None:
+def _exclusive_from_json(data: Any) -> ExclusiveStores | None:
     """Parse `{"topic": [brokerId, ...]}` or None; raise `ValueError` for any other shape."""
     if data is None:
         return None

@@ -46,7 +46,7 @@ _NO_BOUND = 1 << 62
 
 
 @dataclass
-class Narrowing:
+class PushedFilters:
     """What the conditions leave to read."""
 
     conditions: list[spark.Filter] = field(default_factory=list)  # on values that all rows of a partition share
