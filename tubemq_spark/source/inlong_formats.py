@@ -101,9 +101,8 @@ def _gunzip(data: bytes, most: int) -> bytes:
         raise ProtocolError("it has damaged gzip data") from None
     if len(plain) > most:
         raise ProtocolError(f"it becomes larger than {most} bytes, which option 'maxUnpackedBytes' limits")
-    if not unpacker.eof or unpacker.unused_data.startswith(
-        _GZIP_MAGIC
-    ):  # Java reads another member, DataProxy sends none
+    # Java would read another member, but DataProxy sends none.
+    if not unpacker.eof or unpacker.unused_data.startswith(_GZIP_MAGIC):
         raise ProtocolError("it has damaged gzip data, or more than one member")
     return plain
 
