@@ -59,6 +59,22 @@ def draw_demo() -> None:
     command = ["--command", f"{PROGRAMS}/tubemq-spark demo"]
     with subprocess.Popen([*RECORD, str(IMAGES / "demo.svg"), *options, *command], stdin=subprocess.PIPE) as recording:
         recording.wait()  # with an open standard input, because its end would end the recording
+    begin_with_the_last_screen(IMAGES / "demo.svg")
+
+
+def begin_with_the_last_screen(picture: Path) -> None:
+    """Let an animation begin with its last screen, which programs without animations then show, too."""
+    text = picture.read_text(encoding="utf-8")
+    duration = re.search(r"animation-duration: (\d+)ms;", text)
+    *_, (share, move) = re.findall(r"([\d.]+)%\{transform:(translateY\(-\d+px\))\}\n?100", text)
+    if duration is None:
+        raise ValueError(f"{picture} has no animation")
+    began = round(int(duration[1]) * float(share) / 100)
+    rule = "animation-name:roll;"
+    text = text.replace(
+        rule, f"{rule}\n                animation-delay: -{began}ms;\n                transform: {move};"
+    )
+    picture.write_text(text, encoding="utf-8")
 
 
 def draw_commands() -> None:

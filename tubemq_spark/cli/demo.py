@@ -229,11 +229,18 @@ class Display:
         if self._batches:
             most = max(batch.lag for batch in self._batches) or 1
             batches = [
-                (one.number, len(one.rows), f"{one.seconds:.2f}", one.lag, "█" * round(_BAR * one.lag / most))
+                (
+                    one.number,
+                    len(one.rows),
+                    f"{one.seconds:.2f}",
+                    round(len(one.rows) / (one.seconds or 1)),
+                    one.lag,
+                    "█" * round(_BAR * one.lag / most),
+                )  # fmt: skip
                 for one in self._batches
             ]
             rows = table(_COLUMNS, list(self._rows), wraps=False)
-            progress = table(("batch", "rows", "seconds", "lag", ""), batches, wraps=False)
+            progress = table(("batch", "rows", "seconds", "rows/s", "lag", ""), batches, wraps=False)
             parts[:0] = [
                 Panel(rows, title="rows", title_align="left"),
                 Panel(progress, title="micro-batches", title_align="left"),
