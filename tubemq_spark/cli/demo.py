@@ -236,7 +236,7 @@ class Display:
                     round(len(one.rows) / (one.seconds or 1)),
                     one.lag,
                     "█" * round(_BAR * one.lag / most),
-                )  # fmt: skip
+                )
                 for one in self._batches
             ]
             rows = table(_COLUMNS, list(self._rows), wraps=False)
