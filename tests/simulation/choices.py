@@ -60,19 +60,20 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(one) for one in value) if isinstance(value, list | tuple) else value
 
 
+def values(setting: Any) -> dict[str, Any]:
+    """Return the values of a `Setting`, or of one of its parts, by name."""
+    return {one.name: getattr(setting, one.name) for one in fields(setting) if one.name not in _LEFT_OUT}
+
+
 def flat(setting: Any) -> dict[str, Any]:
     """Return the values of a `Setting` by path: `brokers`, `options.startingoffsets`, `weather.late`."""
     found: dict[str, Any] = {}
-    for one in fields(setting):
-        value = getattr(setting, one.name)
-        if one.name in _LEFT_OUT:
-            continue
-        if is_dataclass(value):
-            found.update({f"{one.name}.{inner.name}": getattr(value, inner.name) for inner in fields(value)})
-        elif isinstance(value, Mapping):
-            found.update({f"{one.name}.{key}": inner for key, inner in value.items()})
+    for name, value in values(setting).items():
+        inner = values(value) if is_dataclass(value) else value
+        if isinstance(inner, Mapping):
+            found.update({f"{name}.{key}": one for key, one in inner.items()})
         else:
-            found[one.name] = value
+            found[name] = value
     return found
 
 

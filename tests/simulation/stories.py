@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.choices import Choices
+from tests.simulation.choices import Choices, values
 from tests.simulation.families import FAMILIES, play, stage
 from tests.simulation.schedule import Breach
 from tests.simulation.story import tell
 
 FOLDER = Path(__file__).parent / "stories"
-_LEFT_OUT = frozenset({"kinds", "rate"})  # decide which disturbances come; those are decisions here
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,13 @@ def write(name: str, family: str, seed: int, choices: Choices, breach: Breach) -
 def pinned(setting: Any) -> dict[str, Any]:
     """Return all values of a `Setting`, as changes of any other one."""
     found: dict[str, Any] = {}
-    for one in fields(setting):
-        value = getattr(setting, one.name)
-        if one.name in _LEFT_OUT:
-            continue
+    for name, value in values(setting).items():
         if is_dataclass(value) and not isinstance(value, type):
-            usual = type(value)()
-            found[one.name] = {}
-            for inner in fields(value):
-                if getattr(value, inner.name) != getattr(usual, inner.name):
-                    found[f"{one.name}.{inner.name}"] = getattr(value, inner.name)
+            usual = values(type(value)())
+            found[name] = {}
+            found.update({f"{name}.{key}": one for key, one in values(value).items() if one != usual[key]})
         else:
-            found[one.name] = dict(value) if isinstance(value, Mapping) else value
+            found[name] = dict(value) if isinstance(value, Mapping) else value
     return found
 
 
