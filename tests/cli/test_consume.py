@@ -13,6 +13,7 @@ from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 from tests.waiting import wait_until
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.compression import compress
 from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -76,10 +77,11 @@ def test_a_format_prints_chosen_fields(named: Cluster, run: Run) -> None:
 
 def test_a_message_that_unpacks_to_too_much_is_corrupt(named: Cluster, run: Run) -> None:
     topic = named.new_topic("one")
-    place = messages.partitions(named, topic)[0]
-    header = f"{COMPRESSION_KEY}=gzip".encode()
-    messages.send(named, [(place, compress("gzip", bytes(65 << 20)))], attributes=header)
-    for command in (["consume", topic], ["find", topic, "--text", ""]):
+    header = encode_attributes(None, "click", None) + f",{COMPRESSION_KEY}=gzip".encode()
+    with Producer(messages.settings(named)) as producer:
+        producer.send(topic, compress("gzip", bytes(65 << 20)), header, "click")
+        producer.flush()
+    for command in (["consume", topic], ["consume", topic, "--filter", "click"], ["find", topic, "--text", ""]):
         (line,) = run(*command).json
         assert (line["corrupt"], str(64 << 20) in line["problem"]) == (True, True)
     (line,) = run("consume", topic, "--max-unpacked-bytes", str(65 << 20)).json

@@ -86,6 +86,12 @@ def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, termi
         (["--from-json"], b"{}\n", 0, "line 1: it needs either value or value_base64"),
         (["--from-json"], b'{"value": "a"}\n{"value": "a", "color": "red"}\n', 1, "line 2: unknown fields color"),
         (["--from-json"], b"nothing\n", 0, "line 1: "),
+        (
+            ["--from-json"],
+            b'{"value": "a"}\n{"value": "a", "corrupt": true, "problem": "x"}\n',
+            1,
+            "line 2: it is corrupt",
+        ),
         (["--from-json"], b'{"value": "a"}\n\n{"value": null}\n', 1, "line 3: it needs either value or value_base64"),
         (["--from-json"], b'{"value": "a", "attributes": {"x": 1}}\n', 0, "line 1: attributes"),
         (["--from-json"], b'{"value": "a", "attributes": [1]}\n', 0, "line 1: attributes"),

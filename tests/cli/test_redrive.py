@@ -60,6 +60,11 @@ def test_dead_letters_are_written_once_to_their_topics(
     for condition in (["--only-topic", target], ["--to", target, "--where", "value <> encode('ccc', 'utf-8')"]):
         refused = run("redrive", dead, "--group", group, *condition, "--yes")
         assert (refused.returncode, "1 dead letters would be left out" in refused.stderr) == (1, True)
+    late = run("redrive", dead, "--group", group, "--from", "28", "--to", target, "--yes")
+    assert (late.returncode, f"--from lies behind the position of group {group} in 1:{dead}:0" in late.stderr) == (
+        1,
+        True,
+    )
     assert run("consume", target).json == []
 
     arguments = ["redrive", dead, "--group", group, "--only-topic", target, "--only-topic", other]

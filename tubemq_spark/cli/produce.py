@@ -209,6 +209,8 @@ def _json_record(line: bytes, template: Record) -> Record | None:
         raise ValueError("it is not a JSON object")
     if unknown := sorted(set(found) - {*_TEXTS, *_IGNORED, "attributes"}):
         raise ValueError(f"unknown fields {', '.join(unknown)}; known are {', '.join((*_TEXTS, 'attributes'))}")
+    if found.get("corrupt"):
+        raise ValueError("it is corrupt: `consume` could not decode the message, so its bytes are not a body")
     for name in _TEXTS:
         if not isinstance(found.get(name), str | None):
             raise ValueError(f"{name} is not text")

@@ -201,5 +201,5 @@ def _read_partition(reader: TopicReader, partition: Partition, start: int, end: 
     with closing(reading.batches()) as batches:
         for batch in batches:
             for message in messages_of(partition, batch, reader.zone, reader.max_unpacked):
-                if not filters or message.msg_type in filters:
+                if not filters or message.msg_type in filters or message.problem is not None:
                     yield message

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.moments import EXPECTED, parse_place
+from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
 from tubemq_spark.cli.offsets import move_group
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_table
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, connected
@@ -87,6 +87,13 @@ def redrive(
         # A new group stands at the earliest message.
         starts = {one: at.group for one, at in member.positions.items()} if place is None else member.resolve(place)
         found = {one: (starts[one], end) for one, (_, end) in member.positions.items()}
+        begins = member.resolve(EARLIEST)  # the group may stand before it
+        skipped = [one for one, at in member.positions.items() if starts[one] > max(at.group, begins[one])]
+    if group is not None and skipped and not dry_run:
+        raise TubeMQError(
+            f"nothing is written: --from lies behind the position of group {group} in {', '.join(map(str, skipped))}, "
+            "and the group would skip the dead letters before it. Leave out --group, or --from"
+        )
     from tubemq_spark.cli.stream import local_session, spark_errors
     from tubemq_spark.sink.restore import restore
 
