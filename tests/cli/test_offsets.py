@@ -41,7 +41,7 @@ def test_a_group_is_reset(topic: str, run: Run, group: str) -> None:
     ]
     wait_until(lambda: positions(run, group) == {1: 56, 2: 56})  # release 2.5 shows a new group after some seconds
     done = run("offsets", "set", group, topic, "2:0=-1", "--yes")
-    assert done.stdout.splitlines()[1:] == [f"2:{topic}:0  56   28   -1", f"moved group {group} in 1 partitions"]
+    assert done.stdout.splitlines()[1:] == [f"2:{topic}:0   56   28  -1", f"moved group {group} in 1 partitions"]
     assert run("offsets", "reset", group, topic, "--to", "earliest", "--yes").returncode == 0
     wait_until(lambda: positions(run, group) == {1: 0, 2: 0})
     again = run("offsets", "reset", group, topic, "--to", "earliest", "--yes")

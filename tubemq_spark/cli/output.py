@@ -23,6 +23,8 @@ from rich.text import Text
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.peer_text import escaped
 
+_WIDE = 1_000_000  # characters of a line, for output that programs read
+
 Advance = Callable[[int], None]
 """Adds to the number of what is done."""
 
@@ -78,8 +80,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wraps: bo
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: fitted to a terminal, or whole lines elsewhere."""
     out = console()
-    out.print(table(columns, rows), width=None if out.is_terminal else 1_000_000, end="")
-    sys.stdout.flush()
+    if out.is_terminal:
+        out.print(table(columns, rows))
+        return
+    out.width = _WIDE
+    with out.capture() as captured:
+        out.print(table(columns, rows), end="")
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
 def cell_text(value: object) -> str:
