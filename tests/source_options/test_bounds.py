@@ -221,6 +221,13 @@ def test_batch_ends_at_ending_timestamp(
         ({"startingOffsets": {"t": {"1:0": -2, "2:0": -1}}}, "where a batch read would read nothing"),
         ({"startingTimestamp": milliseconds(25), "endingTimestamp": milliseconds(20)}, "later than 'endingTimestamp'"),
         (
+            {
+                "startingOffsetsByTimestamp": {"t": {"1:0": milliseconds(10), "2:0": milliseconds(25)}},
+                "endingTimestamp": milliseconds(20),
+            },
+            "option 'startingOffsetsByTimestamp' is 2026-01-01 12:25:00+00:00 for 2:t:0, later than 'endingTimestamp'",
+        ),
+        (
             {"startingOffsets": {"t": {"1:0": UNIT * A_MINUTE * 21, "2:0": 0}}, "endingTimestamp": milliseconds(20)},
             f"has 2026-01-01 12:20:00+00:00 for 1:t:0, position {UNIT * A_MINUTE * 20}, which lies before the start",
         ),

@@ -44,11 +44,19 @@ class OffsetResolver:
         return starts
 
     def ending(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:
-        """Return where the range of each partition of `starts` ends. Raises as `starting`, and `ConfigError` for an end
-        before the start, unless both are found by time or are where a store begins or ends."""
+        """Return where the range of each partition of `starts` ends. Raises as `starting`, and `ConfigError` for a time
+        before that of the start, or for an end before the start, unless both are found by time or are where a store
+        begins or ends."""
         options = self._options
-        ends = self._resolve(options.ending, at, is_end=True)
         from_places, to_places = options.starting.of(starts), options.ending.of(starts)
+        for partition, start in from_places.items():
+            place = to_places[partition]
+            if isinstance(start, datetime) and isinstance(place, datetime) and start > place:
+                raise ConfigError(
+                    f"option '{options.starting.option}' is {start} for {partition}, later than "
+                    f"'{options.ending.option}', which is {place}: make it earlier"
+                )
+        ends = self._resolve(options.ending, at, is_end=True)
         for partition, end in ends.items():
             start, place = from_places[partition], to_places[partition]
             is_chosen = isinstance(start, int) or start == GROUP or isinstance(place, int)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import timezone, tzinfo
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
@@ -285,7 +285,7 @@ class SourceOptions:
         else:
             for option in _set(raw, _LIMITS):
                 _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
-            _check_batch_bounds(raw)
+            _check_batch_start(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
         filters = filters_of(topics, FILTERS.read(raw) or {})
@@ -328,20 +328,13 @@ def row_format(raw: Mapping[str, str], filters: Mapping[str, tuple[str, ...]] = 
     )
 
 
-def _check_batch_bounds(raw: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for bounds of a batch read that leave nothing to read."""
-    starting, zone = _first(raw, _STARTINGS), MSG_TIME_ZONE.get(raw)
+def _check_batch_start(raw: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if a batch read would begin at the end."""
+    starting = _first(raw, _STARTINGS)
     if starting is not None and LATEST in starting.places:
         raise ConfigError(
             "option 'startingOffsets' is latest (-1), where a batch read would read nothing: leave it out to begin at "
             "the earliest message, or give group, positions, or option 'startingTimestamp'"
-        )
-    bounds = (one.read(raw) for one in (STARTING_TIMESTAMP, ENDING_TIMESTAMP))
-    since, until = (None if one is None else one.in_zone(zone).place for one in bounds)
-    if isinstance(since, datetime) and isinstance(until, datetime) and since > until:
-        raise ConfigError(
-            f"option 'startingTimestamp' is {raw['startingtimestamp']}, later than 'endingTimestamp', which is "
-            f"{raw['endingtimestamp']}: make it earlier"
         )
 
 
