@@ -206,11 +206,15 @@ class OperatedSchedule(Schedule):
         for topic in self.topics:
             self._open(topic)
 
+    def send_last(self) -> None:
+        """Send what a query needs to notice the last disturbances. Nobody else sends any more."""
+
     def rest(self) -> None:
         world = self.world
         world.run(lambda: self.fed.done and all(guest.done for guest in self.guests))
         for guest in self.guests:
             guest.result()
+        self.send_last()
         if self.must_restart() and self.query is not None:
             self.query.stop()
         end = world.now + self.CATCH_UP

@@ -291,9 +291,12 @@ class ReadingSchedule(OperatedSchedule):
         super().calm_down()
         if self.is_removed:
             self.world.pass_time(200.0)  # retries end, and the query does without the topic
-        ends = self.reading.logged
         for topic in self.topics:
             self._create_anew(topic, 0)
+
+    def send_last(self) -> None:
+        ends = self.reading.logged
+        for topic in self.topics:
             for number, partition in enumerate(self.partitions_of(topic)):
                 self.send(topic, number, 1)
                 # A query that waits notices a topic that was created anew with as many messages when more come.
