@@ -158,6 +158,26 @@ def test_an_attempt_notices_any_of_the_later_ones(others: int, monkeypatch: pyte
         marks[0].check()
 
 
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(
+    attempt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention has removed so much that the broker moves the group to the begin of the store, which is a mark."""
+    asked = []
+    session = ProducerSession(ClientSettings.from_options({"tubemq.master": "master:8715"}))
+    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 16 * UNIT)}
+    mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", attempt), planned)
+    begin = max(mark._places[0].marks)
+
+    def exchange(*given: Any, within: float) -> tuple[int, int]:
+        asked.append(given)
+        assert len(asked) < 10
+        return begin, max(begin, given[-1])
+
+    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    assert mark.take()
+
+
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_a_broker_that_takes_no_marks_does_not_stop_the_batch(
     cluster: EmbeddedCluster, plan: WritePlan, task: Task, is_refused: bool, use_timings: UseTimings

@@ -82,7 +82,7 @@ class TaskMark:
                     return has_earlier
                 found, now = answer
                 has_earlier = has_earlier or found in marks
-                if found not in marks or (len(self._own) > 1 and found != mark):
+                if found not in marks or now != mark or (len(self._own) > 1 and found != mark):
                     break
                 mark = marks[(marks.index(found) + 1) % len(marks)]  # which none of the attempts before has
             self._own = {mark}
