@@ -158,6 +158,30 @@ def test_an_attempt_notices_any_of_the_later_ones(others: int, monkeypatch: pyte
         marks[0].check()
 
 
+def test_attempts_that_take_their_marks_at_the_same_time_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finds a mark that another one is about to replace: the next mark after it may be the first attempt's."""
+    clock, group, meanwhile = ManualClock(), [0], list[int]()
+
+    def exchange(*asked: Any, within: float) -> tuple[int, int]:
+        before = group[0]
+        if asked[-1] is not None:
+            before, group[0] = meanwhile.pop(0) if meanwhile else before, asked[-1]
+        return before, group[0]
+
+    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
+    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
+    first, last = (TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", one), planned) for one in (0, 1))
+    marks = first._places[0].marks
+    assert not first.take()
+    meanwhile += [marks[3], marks[2]]  # the third attempt's two requests come before those of the last one
+    assert last.take()
+    clock.advance(2.0)
+    last.check()
+    with pytest.raises(FencedError):
+        first.check()
+
+
 @pytest.mark.parametrize("attempt", range(4))
 def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(
     attempt: int, monkeypatch: pytest.MonkeyPatch

@@ -75,15 +75,16 @@ class TaskMark:
             self._proven_at = self._clock.monotonic()
             marks = self._places[0].marks
             mark = marks[self._task.attempt_id % len(marks)]  # attempts without an answer differ, too
-            self._own = set()
+            self._own, known = set(), set[int]()
             while True:
                 self._own.add(mark)
                 if (answer := self._exchange(mark)) is None:
                     return has_earlier
                 found, now = answer
                 has_earlier = has_earlier or found in marks
-                if found not in marks or now != mark or (len(self._own) > 1 and found != mark):
+                if found not in marks or now != mark or found in known:
                     break
+                known |= {found, mark}  # if another one is found next, an attempt has left it meanwhile
                 mark = marks[(marks.index(found) + 1) % len(marks)]  # which none of the attempts before has
             self._own = {mark}
             if now == mark:
