@@ -128,7 +128,7 @@ READING = (
     ),
     Fault(
         "group_moved_in_spite_of_the_option",
-        "with `commitOffsets=false` the group is left where it was",
+        "with `commitOffsets=false` the query does not move the group",
         PLANNER,
         "        if not self._options.commit_offsets:",
         "        if False:",

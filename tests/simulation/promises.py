@@ -246,7 +246,9 @@ class Reading:
     def _must_be_reported(self, message: Message, end: int | None) -> bool:
         if message.lost in (CRASH, DELETED):  # it may never have been part of a plan
             planned = self.schedule.logged_at.get(message.lost_at, {}).get(message.partition, 0)
-            return message.position < planned
+            # An older plan means messages that had these positions before.
+            has_plan = any(message.at <= at <= message.lost_at for at in self.checkpoint.logged_at)
+            return has_plan and message.position < planned
         if end is None or message.position >= end or message.lost != RETENTION:
             return False
         if message.partition not in self.schedule.logged_at.get(message.lost_at, {}):
@@ -330,9 +332,10 @@ class Group:
             if position <= self.schedule.store_begin(partition):  # retention moves it, and it stays there
                 self._excused[partition].add(position)
                 continue
-            if limit < 0:  # nothing is known of it yet: it may be anywhere
+            if limit < 0:  # nothing is known of it yet: it is where it was, or its broker let it begin
+                self._at_begin[partition].add(position)
                 continue
-            # "If a broker crashes before the first commit, it lets the group begin anew", "or where a broker …"
+            # "If a broker crashes before the first commit, it lets the group begin anew", "a broker that crashes may"
             is_new = self.reading.checkpoint.committed <= 1 or self.schedule.options.get("commitoffsets") == "false"
             if is_new and self.schedule.crashes[partition.broker_id]:
                 continue
@@ -353,7 +356,7 @@ class Group:
                 )
 
     def group_left_alone(self) -> None:
-        """With `commitOffsets=false` the group is where the query found it, or where somebody else moved it."""
+        """With `commitOffsets=false` the group is where the query found it, or where others put it."""
         for partition, start in self.reading.starts.items():
             position = self.position(partition)
             if any(loss.store == partition.store and loss.how != RETENTION for loss in self.schedule.truth.losses):

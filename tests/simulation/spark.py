@@ -348,6 +348,7 @@ class Checkpoint:
     path: str
     query_id: str
     offsets: list[str] = field(default_factory=list)
+    logged_at: list[float] = field(default_factory=list)  # when each of them was written
     committed: int = 0
 
     @property
@@ -490,6 +491,7 @@ class StreamQuery:
                 self.state = "writes the offset log"
                 world.sleep(0.01)
                 checkpoint.offsets.append(end)
+                checkpoint.logged_at.append(world.now)
                 if checkpoint.committed:
                     self.state = "tells the source of a commit"
                     self.source.commit(start)
