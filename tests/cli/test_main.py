@@ -26,7 +26,6 @@ from tests.cli.terminal import Terminal
 from tests.real.processes import Ports
 from tests.spark_jvm import quick_start
 from tubemq_spark.checks.versions import SPARK
-from tubemq_spark.cli import demo
 from tubemq_spark.cli.app import app
 from tubemq_spark.protocol.constants import MASTER_PORT
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -330,9 +329,10 @@ def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_spark")
-def test_a_demo_without_rows_fails(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr(demo, "_FIRST_ROWS_TIMEOUT", 0.0)
-    done = run("demo")
+def test_a_demo_without_rows_fails(tmp_path: Path) -> None:
+    """In a process of its own, because a demo stops the Spark session of its process."""
+    impatient = "from tubemq_spark.cli import demo, main; demo._FIRST_ROWS_TIMEOUT = 0.0; exit(main.main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", impatient], capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 1, done.stdout
     assert re.fullmatch(
         r"tubemq-spark: no rows came out of Spark within 0 s, but \d+ were sent", done.stderr.splitlines()[-1]
