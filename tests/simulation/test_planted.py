@@ -47,5 +47,5 @@ def test_schedules_find_a_fault(name: str) -> None:
 @each_fault
 def test_schedules_find_each_fault(fault: Fault, request: pytest.FixtureRequest) -> None:
     if fault.name in HOLES:
-        request.applymarker(pytest.mark.xfail(reason="only unit tests find it", strict=False))
+        request.applymarker(pytest.mark.xfail(reason="only unit tests find it", strict=True))
     assert_found(fault, 3000)

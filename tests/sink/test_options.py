@@ -40,7 +40,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     "others",
     [
-        {"checkpointlocation": "/tmp/here"},
+        {"checkpointlocation": "/checkpoints/here"},
         {"tubemq.group": "g1", "tubemq.claim.timeoutms": "1000", "subscribe": "a", "startingoffsets": "earliest"},
         {"failedrows": "FAIL", "stamprows": "false", "effectivelyonce": "False", "messageformat": "raw"},
         {"compression": "none"},

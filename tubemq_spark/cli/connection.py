@@ -38,7 +38,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TOKEN_VARIABLE = "TUBEMQ_ADMIN_TOKEN"  # noqa: S105: a name, not a token
+TOKEN_VARIABLE = "TUBEMQ_ADMIN_TOKEN"  # a name, not a token
 _RETRY_MS = "10000"  # a person waits less long than a query
 _ADMIN_KEYS = ("address", "token", "tokenFile")
 _SECRETS = (PASSWORD.name, TLS_KEY_PASSWORD.name)
