@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
+from pyspark import SparkContext
 
 from tests.cli.terminal import Terminal, open_terminal
 from tests.clusters import Cluster
@@ -41,7 +42,10 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
         (tmp_path / "stdin").write_bytes(stdin)
         with (tmp_path / "stdin").open() as file:
             monkeypatch.setattr(sys, "stdin", file)
+            before = SparkContext._gateway, SparkContext._active_spark_context
             status = main(arguments)
+            after = SparkContext._gateway, SparkContext._active_spark_context
+            assert after == before, "a command that starts Spark needs another process: it stops the other tests' Spark"
         sys.stdout.flush()
         return Result(status, *capfd.readouterr())
 
