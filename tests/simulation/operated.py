@@ -15,7 +15,7 @@ from tests.simulation.servers import CRASH, DELETED, RETENTION
 from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery
 from tests.simulation.world import Call, Killed
 from tubemq_spark.client.timings import Timings
-from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.errors import ConfigError, PositionMovedError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 
 ELAPSED = "tubemq.retry.maxelapsedms"
@@ -155,7 +155,7 @@ class OperatedSchedule(Schedule):
             # A store got a second partition after the plan, or a fetch ended late. As the error advises:
             self.options.pop(ELAPSED, None)
             return
-        if isinstance(error, TransportError) and (self.has_weather or recent):
+        if isinstance(error, (TransportError, PositionMovedError)) and (self.has_weather or recent):
             return
         if any(isinstance(error, kind) and recent & words for kind, words in self.EXPLANATIONS.items()):
             return

@@ -23,7 +23,6 @@ from tubemq_spark.errors import (
     DataLossError,
     FencedError,
     PartitionOccupiedError,
-    PositionMovedError,
     ServerError,
     TransportError,
     TubeMQError,
@@ -202,8 +201,6 @@ class ReadingSchedule(OperatedSchedule):
             and "enlarge topic" not in self.came  # a rival may take the new partitions first
         ):
             self.breaks(BrokenError("rival_harmless", f"a rival has ended a query that ran: {str(error)[:150]}"))
-        elif isinstance(error, PositionMovedError) and (self.has_weather or recent):
-            pass
         elif isinstance(error, PartitionOccupiedError) and len(self.apps) > 1 and self._may_have_another_id:
             pass  # an earlier run has another id, and its claims must expire
         elif (

@@ -29,7 +29,6 @@ from tubemq_spark.errors import (
     DataLossError,
     FencedError,
     PartitionOccupiedError,
-    PositionMovedError,
     ServerError,
     TubeMQError,
 )
@@ -97,7 +96,6 @@ class WritingSchedule(OperatedSchedule):
         DataLossError: frozenset({"retention", "crash", "deleted"}),
         FencedError: frozenset({"repeated", "speculation", "zombie", "clock"}),
         PartitionOccupiedError: _LATE,
-        PositionMovedError: _LATE | {"deleted"},
         ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
         ServerError: frozenset({"closed", "full"}),
     }

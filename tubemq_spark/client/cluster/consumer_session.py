@@ -185,7 +185,9 @@ class ConsumerSession(MasterSession):
             authInfo=self._master.certificate(),
         )
         what = f"registering group {self.group} for {', '.join(topics)}"
-        self._handle(self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what))
+        reply = self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what)
+        self._registry.expect_short_lists()
+        self._handle(reply)
 
     def _take_back_topics(self) -> None:
         """Leave the group, so that the next request joins it with all topics: a member cannot add one."""
@@ -216,10 +218,11 @@ class ConsumerSession(MasterSession):
         """Wait until all topics are listed. Releases before 1.3 do not refuse an unknown topic, and a new master does
         not know all topics at once.
         """
-        settings = self.settings
-        retries = Retries(min(settings.timings.topic_lists_fill_up, settings.retry_for), settings.clock)
+        settings, registry = self.settings, self._registry
+        # A master that forgets this client again and again must not keep us here for ever.
+        retries = Retries(settings.retry_for + settings.timings.topic_lists_fill_up, settings.clock)
         while missing := [topic for topic in self.missing_topics if topic not in self._left_out]:
-            if not retries.pause():
+            if not retries.pause(at_most=registry.complete_by - settings.clock.monotonic()):
                 if self._may_lack_topics:
                     return
                 raise ConfigError(
