@@ -87,6 +87,17 @@ def test_a_query_stopped_half_way_continues(pipe: Pipeline, tmp_path: Path) -> N
 
 
 @pytest.mark.quick
+def test_continuous_processing_commits_no_epoch(pipe: Pipeline) -> None:
+    """Spark does not run the tasks of a sink in Python then."""
+    rows = pipe.spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    query = pipe.start(rows, {"topic": "out"}, continuous="100 milliseconds")
+    pipe.wait_for(lambda: len(pipe.numbers("offsets")) >= 3, "three epochs")
+    query.stop()
+    assert pipe.numbers("commits") == []
+    assert not pipe.bodies("out")
+
+
+@pytest.mark.quick
 def test_a_stamped_batch_write(pipe: Pipeline, tmp_path: Path) -> None:
     rows = pipe.spark.range(0, 200, 1, 2).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 3 AS STRING) AS key")
     pipe.write(rows, "out", stampRows="true", receipts=str(tmp_path / "receipts"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
 
 from tests.matrix.pipeline import HAS_READ_LIMITS, Pipeline
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 ENTRY = 28  # bytes of a message in the index, the unit of positions
 
@@ -100,6 +104,48 @@ def test_a_query_continues_with_other_columns(pipe: Pipeline) -> None:
         assert pipe.bodies("out") == sent
     with pytest.raises(PySparkException, match=r"ConfigError: the schema asks for value string; expected any of"):
         pipe.run_to_the_end(pipe.stream("sole", "value STRING"), "out")
+
+
+@pytest.mark.quick
+def test_the_largest_limit_is_a_limit(pipe: Pipeline) -> None:
+    """Other sources' users write it for "no limit"."""
+    sent = pipe.send("sole", *texts(0, 10))
+    largest: Any = dict.fromkeys(("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"), 2**63 - 1)
+    pipe.run_to_the_end(pipe.stream("sole", maxTriggerDelay="1s", **largest), "out")
+    assert pipe.bodies("out") == sent
+
+
+@pytest.mark.quick
+def test_a_query_waits_for_the_end_of_a_killed_consumer(pipe: Pipeline) -> None:
+    """The master takes a killed consumer with the servers' balance for a member of the group for a while."""
+    sent = pipe.send("sole", *texts(0, 10))
+    pipe.tubemq.on("consumer_register_v2", times=4).fail(424)
+    pipe.run_to_the_end(pipe.stream("sole"), "out")
+    assert pipe.bodies("out") == sent
+
+
+@pytest.mark.quick
+def test_a_query_does_without_a_deleted_topic(spark: SparkSession, tmp_path: Path) -> None:
+    """Also after a failover of the master, which refuses a registration that names the topic, and in the next run."""
+    with EmbeddedTubeMQ(topics={"stays": 1, "goes": 1, "out": 1}, masters=2) as tubemq:
+        pipe = Pipeline(spark, tubemq, tmp_path)
+        options: Any = {"failOnDataLoss": "false", "metadataIntervalMs": 100, "tubemq.retry.maxElapsedMs": 3000}
+        sent = pipe.send("stays", *texts(0, 10)) + pipe.send("goes", *texts(10, 20))
+        query = pipe.copy(pipe.stream("stays,goes", **options), "out")
+        pipe.wait_for_copies("out", sent)
+        tubemq.delete_topic("goes")
+        sent += pipe.send("stays", *texts(20, 30))
+        pipe.wait_for_copies("out", sent)
+        tubemq.switch_master()
+        sent += pipe.send("stays", *texts(30, 40))
+        pipe.wait_for_copies("out", sent)
+        query.stop()
+
+        pipe.copy(pipe.stream("stays,goes", **options), "out")
+        tubemq.create_topic("goes", partitions=1)
+        sent += pipe.send("goes", *texts(40, 50))
+        pipe.wait_for_copies("out", sent)
+        pipe.stop()
 
 
 @pytest.mark.quick
