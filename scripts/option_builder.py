@@ -29,6 +29,7 @@ Written by scripts/generate_docs.py from the options' declarations: change them 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
@@ -51,17 +52,15 @@ def {name}(
     Args:
 {arguments}
     """
-    return _texts(
-        {{
-{entries}
-        }}
-    )
+    return _texts(locals(), {constant})
 '''
 
 TAIL = """
 
-def _texts(given: Mapping[str, object]) -> dict[str, str]:
-    return {name: _text(value) for name, value in given.items() if value is not None}
+def _texts(given: Mapping[str, object], names: Sequence[str]) -> dict[str, str]:
+    words = {re.sub("[A-Z.]", r"_\\g<0>", name.removeprefix("tubemq.")): name for name in names}
+    keywords = {text.replace(".", "").lower(): name for text, name in words.items()}
+    return {keywords[keyword]: _text(value) for keyword, value in given.items() if value is not None}
 
 
 def _text(value: object) -> str:
@@ -97,15 +96,17 @@ _MADE_BY = {  # the functions that return parsers
 def document() -> str:
     """Return the text of the module."""
     source = _function("source_options", "a read or a stream", "source", SOURCE_OPTIONS)
-    names = _names("SOURCE_ONLY", SOURCE_OPTIONS) + _names("SINK_ONLY", SINK_OPTIONS)
-    return (
-        HEAD + names + source + _function("sink_options", "a write or a streaming write", "sink", SINK_OPTIONS) + TAIL
+    to_sink = _function("sink_options", "a write or a streaming write", "sink", SINK_OPTIONS)
+    only = "".join(
+        _names(constant, [option for option in options if option not in CLIENT_OPTIONS])
+        for constant, options in (("SOURCE_ONLY", SOURCE_OPTIONS), ("SINK_ONLY", SINK_OPTIONS))
     )
+    return HEAD + only + _names("_CONNECTION", CLIENT_OPTIONS) + source + to_sink + TAIL
 
 
 def _names(constant: str, options: Sequence[Option[Any]]) -> str:
     names = textwrap.fill(
-        ", ".join(f'"{option.name}"' for option in options if option not in CLIENT_OPTIONS),
+        ", ".join(f'"{option.name}"' for option in options),
         116,
         initial_indent="    ",
         subsequent_indent="    ",
@@ -164,7 +165,7 @@ def _function(name: str, what: str, side: str, options: Sequence[Option[Any]]) -
         side=side,
         parameters="\n".join(parameters),
         arguments="\n".join(arguments),
-        entries="\n".join(f'            "{option.name}": {python_name(option)},' for option in ordered),
+        constant=f"(*_CONNECTION, *{side.upper()}_ONLY)",
     )
 
 

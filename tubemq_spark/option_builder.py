@@ -9,6 +9,7 @@ Written by scripts/generate_docs.py from the options' declarations: change them 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
@@ -28,6 +29,12 @@ SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
     "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
     "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "compression",
+)  # fmt: skip
+_CONNECTION = (
+    "tubemq.master", "tubemq.user", "tubemq.password", "tubemq.passwordFile", "tubemq.rpc.timeoutMs",
+    "tubemq.rpc.framing", "tubemq.retry.maxElapsedMs", "tubemq.connections.idleMs", "tubemq.connections.shared",
+    "tubemq.brokers.addresses", "tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert", "tubemq.tls.key",
+    "tubemq.tls.keyPassword", "tubemq.tls.verifyHostname",
 )  # fmt: skip
 
 
@@ -166,53 +173,7 @@ def source_options(
         max_unpacked_bytes: the maximum size of one message after decompression, and with `messageFormat=inlongmsg` or
             `inlong` of the messages of a pack with their attributes; a longer one counts as corrupt. Default: 67108864
     """
-    return _texts(
-        {
-            "tubemq.master": master,
-            "tubemq.group": group,
-            "tubemq.user": user,
-            "tubemq.password": password,
-            "tubemq.passwordFile": password_file,
-            "tubemq.rpc.timeoutMs": rpc_timeout_ms,
-            "tubemq.rpc.framing": rpc_framing,
-            "tubemq.retry.maxElapsedMs": retry_max_elapsed_ms,
-            "tubemq.connections.idleMs": connections_idle_ms,
-            "tubemq.connections.shared": connections_shared,
-            "tubemq.brokers.addresses": brokers_addresses,
-            "tubemq.tls.enabled": tls_enabled,
-            "tubemq.tls.ca": tls_ca,
-            "tubemq.tls.cert": tls_cert,
-            "tubemq.tls.key": tls_key,
-            "tubemq.tls.keyPassword": tls_key_password,
-            "tubemq.tls.verifyHostname": tls_verify_hostname,
-            "subscribe": subscribe,
-            "assign": assign,
-            "tubemq.claim.timeoutMs": claim_timeout_ms,
-            "filters": filters,
-            "startingOffsets": starting_offsets,
-            "startingTimestamp": starting_timestamp,
-            "startingOffsetsByTimestamp": starting_offsets_by_timestamp,
-            "startingOffsetsByTimestampStrategy": starting_offsets_by_timestamp_strategy,
-            "endingOffsets": ending_offsets,
-            "endingTimestamp": ending_timestamp,
-            "endingOffsetsByTimestamp": ending_offsets_by_timestamp,
-            "failOnDataLoss": fail_on_data_loss,
-            "maxOffsetsPerTrigger": max_offsets_per_trigger,
-            "maxBytesPerTrigger": max_bytes_per_trigger,
-            "minOffsetsPerTrigger": min_offsets_per_trigger,
-            "maxTriggerDelay": max_trigger_delay,
-            "maxPartitionsPerTask": max_partitions_per_task,
-            "commitOffsets": commit_offsets,
-            "headsIntervalMs": heads_interval_ms,
-            "pushFilters": push_filters,
-            "corruptMessages": corrupt_messages,
-            "msgTimeZone": msg_time_zone,
-            "metadataIntervalMs": metadata_interval_ms,
-            "messageFormat": message_format,
-            "inlongDefaultFormat": inlong_default_format,
-            "maxUnpackedBytes": max_unpacked_bytes,
-        }
-    )
+    return _texts(locals(), (*_CONNECTION, *SOURCE_ONLY))
 
 
 def sink_options(
@@ -308,46 +269,13 @@ def sink_options(
         compression: how each body is compressed; the source decompresses it, other readers see the attribute
             `spark_compression` and a gzip member, a zstd frame, a raw snappy block or an lz4 frame. Default: none
     """
-    return _texts(
-        {
-            "tubemq.master": master,
-            "tubemq.user": user,
-            "tubemq.password": password,
-            "tubemq.passwordFile": password_file,
-            "tubemq.rpc.timeoutMs": rpc_timeout_ms,
-            "tubemq.rpc.framing": rpc_framing,
-            "tubemq.retry.maxElapsedMs": retry_max_elapsed_ms,
-            "tubemq.connections.idleMs": connections_idle_ms,
-            "tubemq.connections.shared": connections_shared,
-            "tubemq.brokers.addresses": brokers_addresses,
-            "tubemq.tls.enabled": tls_enabled,
-            "tubemq.tls.ca": tls_ca,
-            "tubemq.tls.cert": tls_cert,
-            "tubemq.tls.key": tls_key,
-            "tubemq.tls.keyPassword": tls_key_password,
-            "tubemq.tls.verifyHostname": tls_verify_hostname,
-            "topic": topic,
-            "tubemq.producer.maxInFlight": producer_max_in_flight,
-            "tubemq.producer.maxInFlightBytes": producer_max_in_flight_bytes,
-            "failedRows": failed_rows,
-            "deadLetterTopic": dead_letter_topic,
-            "stampRows": stamp_rows,
-            "effectivelyOnce": effectively_once,
-            "effectivelyOnceGroup": effectively_once_group,
-            "effectivelyOnceMaxOffsets": effectively_once_max_offsets,
-            "effectivelyOnceUncertain": effectively_once_uncertain,
-            "receipts": receipts,
-            "messageFormat": message_format,
-            "inlongPackRows": inlong_pack_rows,
-            "inlongPackBytes": inlong_pack_bytes,
-            "inlongPackMs": inlong_pack_ms,
-            "compression": compression,
-        }
-    )
+    return _texts(locals(), (*_CONNECTION, *SINK_ONLY))
 
 
-def _texts(given: Mapping[str, object]) -> dict[str, str]:
-    return {name: _text(value) for name, value in given.items() if value is not None}
+def _texts(given: Mapping[str, object], names: Sequence[str]) -> dict[str, str]:
+    words = {re.sub("[A-Z.]", r"_\g<0>", name.removeprefix("tubemq.")): name for name in names}
+    keywords = {text.replace(".", "").lower(): name for text, name in words.items()}
+    return {keywords[keyword]: _text(value) for keyword, value in given.items() if value is not None}
 
 
 def _text(value: object) -> str:
