@@ -378,12 +378,11 @@ WRITING = (
         "lost_reply_taken_for_success",
         "a task succeeds only if each of its rows is acknowledged",
         PRODUCER,
-        "                    failures.append((one.batch, self._handle(one, channel)))",
+        "                    failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))",
         "                    if isinstance(one.outcome, TransportError) and self._lookup is None:\n"
-        "                        self._count_stored(one.batch, len(one.batch))\n"
-        "                        self._queue.release(one.batch, 0, len(one.batch))\n"
+        "                        self._count_stored(one.batch, 0, len(one.batch))\n"
         "                        continue\n"
-        "                    failures.append((one.batch, self._handle(one, channel)))",
+        "                    failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))",
         ("rows_stored",),
     ),
     Fault(
@@ -560,9 +559,9 @@ WRITING = (
     Fault(
         "successors_do_not_wait",
         "the rows behind an unanswered one wait until no copy of it can arrive",
-        UNRESOLVED,
-        "            batch.lane.blocking.add(batch)\n",
-        "            pass\n",
+        PRODUCER,
+        "                self._unresolved.add(batch)\n",
+        "                batch.lane.order.release(batch.keys)\n                self._unresolved.add(batch)\n",
         ("key_order",),
     ),
     Fault(

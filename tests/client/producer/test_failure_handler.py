@@ -15,7 +15,7 @@ from tests.sending import batch_of, bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.failure_handler import DeliveryTimeout
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import SendFailure
+from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
@@ -123,64 +123,63 @@ def timeout(clock: ManualClock) -> DeliveryTimeout:
     return DeliveryTimeout(ClientSettings((), retry_for=RETRY_FOR, clock=clock))
 
 
-def failed(timeout: DeliveryTimeout) -> SendFailure:
+def failed(timeout: DeliveryTimeout) -> RecordBatch:
     """Let two records fail now."""
     batch = batch_of(b"a", b"b", partition=Partition(1, "demo", 0))
     timeout.count(batch, TransportError("broke"))
-    assert batch.failure is not None
-    return batch.failure
+    return batch
 
 
-def test_the_first_record_that_failed_expires_first(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    assert len(timeout) == 0
+def test_the_first_records_that_failed_expire_first(timeout: DeliveryTimeout, clock: ManualClock) -> None:
     first = failed(timeout)
     clock.advance(4.0)
-    failed(timeout)
-    assert timeout.left == RETRY_FOR - 4.0
-    assert timeout.expired() is None
+    second, others = failed(timeout), batch_of(b"c", partition=Partition(1, "demo", 0))
+    assert timeout.left([second, first]) == RETRY_FOR - 4.0
+    assert timeout.expired([others, second, first], []) is None
     clock.advance(RETRY_FOR - 4.0)
     timeout.suspend()
-    assert timeout.expired() == (first, RETRY_FOR)
-    timeout.stored(first, 1)
-    assert timeout.expired() == (first, RETRY_FOR)
-    timeout.stored(first, 1)
-    assert timeout.expired() is None
-    assert len(timeout) == 1
+    assert timeout.expired([others, second, first], []) == (first, RETRY_FOR)
+    assert timeout.expired([others, second], []) is None
+    clock.advance(4.0)
+    timeout.suspend()
+    assert timeout.expired([others, second, first], []) == (first, RETRY_FOR + 4.0)
 
 
 def test_a_pause_of_the_caller_counts_for_a_second_at_most(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    failed(timeout)
+    batch = failed(timeout)
     timeout.suspend()
     for pause in (0.5, 1000.0):
         clock.advance(pause)
         timeout.resume()
-    assert timeout.left == RETRY_FOR - 1.5
+    assert timeout.left([batch]) == RETRY_FOR - 1.5
 
 
 def test_records_in_flight_may_still_arrive(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    failure = failed(timeout)
-    failure.in_flight = 2
+    batch = failed(timeout)
     clock.advance(RETRY_FOR)
     timeout.suspend()
-    assert timeout.expired() is None
-    failure.in_flight = 1
-    assert timeout.expired() == (failure, RETRY_FOR)
+    assert timeout.expired([], []) is None
+    timeout.count(batch, TransportError("broke again"))
+    assert timeout.expired([batch], []) == (batch, RETRY_FOR)
 
 
 def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout, clock: ManualClock) -> None:
-    failure = failed(timeout)
-    failure.is_unresolved = True
+    batch = failed(timeout)
     clock.advance(RETRY_FOR + LOOK_UP - 0.1)
     timeout.suspend()
-    assert timeout.expired() is None
+    assert timeout.expired([], [batch]) is None
     clock.advance(0.1)
     timeout.suspend()
-    assert timeout.expired() == (failure, RETRY_FOR + LOOK_UP)
+    assert timeout.expired([], [batch]) == (batch, RETRY_FOR + LOOK_UP)
 
 
 def test_a_further_failure_does_not_start_the_timeout_again(timeout: DeliveryTimeout, clock: ManualClock) -> None:
     """Not of a part of the records either."""
-    failure = failed(timeout)
+    batch = failed(timeout)
     clock.advance(RETRY_FOR)
-    timeout.count(failure.batch.cut(slice(1)), TransportError("broke again"))
-    assert (len(timeout), timeout.expired(), failure.tries) == (1, (failure, RETRY_FOR), 2)
+    part = batch.cut(slice(1))
+    timeout.count(part, TransportError("broke again"))
+    assert timeout.expired([batch], []) == (batch, RETRY_FOR)
+    assert timeout.expired([part], []) == (part, RETRY_FOR)
+    assert part.failure is not None
+    assert part.failure.tries == 2

@@ -204,23 +204,23 @@ def test_unavailable_partitions_are_not_used(pair: Scene) -> None:
 @pytest.mark.parametrize(("kind", "seconds"), [("lost", 15.0), ("refused", 50.0), ("full", 3.0)])
 def test_a_failed_broker_is_avoided_for_a_while(pair: Scene, clock: ManualClock, kind: str, seconds: float) -> None:
     pair.update()
-    pair.partitioner.broker_failed(1, kind)
+    pair.health.broker_failed(1, kind)
     assert pair.brokers() == {2}
-    assert not pair.partitioner.may_connect(1, needed=True)
+    assert not pair.partitioner.breakers.may_connect(1, needed=True)
     assert not pair.accepts(P10)
     assert pair.accepts(P20)
     clock.now += 0.11  # the backoff is over
     assert pair.brokers() == {2}
     assert pair.accepts(P10)
-    assert pair.partitioner.may_connect(1, needed=True)
-    assert not pair.partitioner.may_connect(1, needed=False)
+    assert pair.partitioner.breakers.may_connect(1, needed=True)
+    assert not pair.partitioner.breakers.may_connect(1, needed=False)
     clock.now += seconds
     assert pair.brokers() == {1, 2}
-    assert pair.partitioner.may_connect(1, needed=False)
+    assert pair.partitioner.breakers.may_connect(1, needed=False)
 
 
 def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> None:
-    pair.partitioner.broker_failed(1, "full")
+    pair.health.broker_failed(1, "full")
     clock.now += 3.1
     pair.update()
     assert pair.partitioner.breakers.is_half_open(1)
@@ -230,19 +230,19 @@ def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> 
     pair.sent(P10)
     assert not pair.partitioner.most(P11)
     assert set(pair.spread(20)) == {P20, P21}
-    pair.partitioner.succeeded(P10)
+    pair.health.succeeded(P10)
     assert pair.brokers() == {1, 2}
     assert pair.accepts(P11)
     assert not pair.partitioner.breakers.any_open
 
 
 def test_a_success_closes_the_breaker(pair: Scene, clock: ManualClock) -> None:
-    pair.partitioner.broker_failed(1, "refused")
-    pair.partitioner.succeeded(P20)
+    pair.health.broker_failed(1, "refused")
+    pair.health.succeeded(P20)
     assert pair.brokers() == {2}
-    pair.partitioner.succeeded(P11)
+    pair.health.succeeded(P11)
     assert pair.brokers() == {1, 2}
-    pair.partitioner.broker_failed(1, "refused")
+    pair.health.broker_failed(1, "refused")
     clock.now += 0.11
     assert pair.accepts(P10), "failures are counted from zero"
 
@@ -250,7 +250,7 @@ def test_a_success_closes_the_breaker(pair: Scene, clock: ManualClock) -> None:
 def test_the_whole_cluster_is_never_avoided(clock: ManualClock) -> None:
     scene = Scene(clock, cluster(*range(1, 11)))
     for broker_id in range(1, 11):
-        scene.partitioner.broker_failed(broker_id, "refused")
+        scene.health.broker_failed(broker_id, "refused")
     assert scene.brokers() == set(), "all are in backoff"
     clock.now += 0.11
     assert len(scene.brokers()) == 7
@@ -273,14 +273,14 @@ def test_a_slow_broker_gets_only_records_that_must_go_there(pair: Scene, clock: 
 def test_partitioners_of_a_session_share_failures(pair: Scene, clock: ManualClock) -> None:
     other = Partitioner(cast(ProducerSession, pair.session), pair.health)
     assert pair.brokers() == {1, 2}
-    other.broker_failed(1, "lost")
-    other.partition_failed(P20)
-    assert not pair.partitioner.may_connect(1, needed=True)
+    other.health.broker_failed(1, "lost")
+    other.health.partition_failed(P20)
+    assert not pair.partitioner.breakers.may_connect(1, needed=True)
     assert set(pair.choices()) == {P21}
     clock.now += 0.11
-    pair.partitioner.succeeded(P11)
-    pair.partitioner.succeeded(P20)
-    assert other.may_connect(1, needed=False)
+    pair.health.succeeded(P11)
+    pair.health.succeeded(P20)
+    assert other.breakers.may_connect(1, needed=False)
     assert not other.breakers.any_open
 
 
@@ -294,7 +294,8 @@ def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Scene) -
     pair.channels[2].room = 7
     for partition in (P20, P21):
         assert not pair.partitioner.is_blocked("demo")
-        pair.partitioner.partition_failed(partition)
+        pair.health.partition_failed(partition)
+        pair.update()
     assert pair.partitioner.is_blocked("demo")
 
 
@@ -302,7 +303,7 @@ def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Scene) -
 
 
 def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: ManualClock) -> None:
-    pair.partitioner.partition_failed(P10)
+    pair.health.partition_failed(P10)
     assert set(pair.choices()) == {P11, P20, P21}
     assert not pair.accepts(P10)
     assert pair.accepts(P11)
@@ -311,16 +312,16 @@ def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: Ma
     assert set(pair.choices()) == {P11, P20, P21}
     clock.now += 3.0
     assert set(pair.choices()) == {P10, P11, P20, P21}
-    pair.partitioner.partition_failed(P10)
-    pair.partitioner.succeeded(P11)
+    pair.health.partition_failed(P10)
+    pair.health.succeeded(P11)
     assert set(pair.choices()) == {P11, P20, P21}
-    pair.partitioner.succeeded(P10)
+    pair.health.succeeded(P10)
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
 
 def test_a_half_open_partition_gets_one_record(pair: Scene, clock: ManualClock) -> None:
     for partition in (P10, P20, P21):
-        pair.partitioner.partition_failed(partition)
+        pair.health.partition_failed(partition)
     clock.now += 3.1
     pair.update()
     probes = [pair.sent(partition) for partition in (P10, P20)]
@@ -333,7 +334,7 @@ def test_a_half_open_partition_gets_one_record(pair: Scene, clock: ManualClock) 
     assert not pair.accepts(P10)
     again.answer(1)
     assert pair.accepts(P10)
-    pair.partitioner.succeeded(P20)
+    pair.health.succeeded(P20)
     assert set(pair.choices()) == {P10, P11, P20, P21}
     pair.sent(P20)
     assert pair.accepts(P20)
@@ -341,7 +342,7 @@ def test_a_half_open_partition_gets_one_record(pair: Scene, clock: ManualClock) 
 
 def test_records_wait_while_all_partitions_are_probed(pair: Scene, clock: ManualClock) -> None:
     for partition in pair.partitions():
-        pair.partitioner.partition_failed(partition)
+        pair.health.partition_failed(partition)
     clock.now += 0.11
     pair.update()
     tried = set()
@@ -359,9 +360,9 @@ def test_a_failed_partition_that_is_not_listed_is_gone(pair: Scene, clock: Manua
     pair.session.listed.remove(P10)
     assert pair.owners() == before, "a partition that works is used"
     if whose == "the partition's":
-        pair.partitioner.partition_failed(P10)
+        pair.health.partition_failed(P10)
     else:
-        pair.partitioner.broker_failed(1, "full")
+        pair.health.broker_failed(1, "full")
     assert {key for key, owner in pair.owners().items() if owner != before[key]} == {
         key for key, owner in before.items() if owner == P10
     }
@@ -370,7 +371,7 @@ def test_a_failed_partition_that_is_not_listed_is_gone(pair: Scene, clock: Manua
     assert set(pair.choices()) == {P11, P20, P21}, "it is not even probed"
     pair.session.listed.add(P10)
     assert set(pair.choices()) == {P10, P11, P20, P21}
-    pair.partitioner.succeeded(P10)
+    pair.health.succeeded(P10)
     assert pair.owners() == before
 
 
@@ -378,8 +379,8 @@ def test_nothing_is_gone_if_the_master_lists_nothing(pair: Scene, clock: ManualC
     """The master has just taken over, or the topic is closed."""
     before = pair.owners()
     pair.session.listed.clear()
-    pair.partitioner.partition_failed(P10)
-    pair.partitioner.broker_failed(2, "lost")
+    pair.health.partition_failed(P10)
+    pair.health.broker_failed(2, "lost")
     assert pair.owners() == before
     clock.now += 60.0
     assert set(pair.choices()) == {P10, P11, P20, P21}

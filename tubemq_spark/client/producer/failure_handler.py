@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
@@ -68,10 +69,10 @@ class SendErrors:
             return error_for_code(outcome.errCode, outcome.errMsg, what)
         return error_for_failure(outcome, what) if isinstance(outcome, Failure) else outcome
 
-    def timed_out(self, failure: SendFailure, elapsed: float) -> TubeMQError:
+    def timed_out(self, batch: RecordBatch, elapsed: float) -> TubeMQError:
         """Return the error of records whose delivery timeout expired."""
-        batch = failure.batch
-        assert failure.problem is not None
+        failure = batch.failure
+        assert failure is not None
         where = "in its partition" if batch.lane.partition else "on all brokers of the topic that could be used"
         return _with_text(
             failure.problem,
@@ -91,17 +92,14 @@ class SendErrors:
 
 
 class DeliveryTimeout:
-    """The failures of one producer whose records are not stored yet, on a clock that runs only while the producer
-    does: the caller may pause for longer than `retry_for`, and meanwhile nothing is retried."""
+    """When the records of one producer that failed are given up, on a clock that runs only while the producer does: the
+    caller may pause for longer than `retry_for`, and meanwhile nothing is retried."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._failures: list[SendFailure] = []  # the first one comes first
+        self.any_failed = False  # whether a record that failed may wait
         self._now = 0.0
         self._seen_at = settings.clock.monotonic()
-
-    def __len__(self) -> int:
-        return len(self._failures)
 
     def resume(self) -> None:
         """Run the clock again. Of the caller's pause at most `idle_producer_counts` seconds count."""
@@ -115,35 +113,31 @@ class DeliveryTimeout:
         """Note that all records of `batch` have failed, which starts their timeout if that is for the first time."""
         now = self._advance(float("inf"))
         if batch.failure is None:
-            batch.failure = SendFailure(now, batch, records=len(batch))
-            self._failures.append(batch.failure)
-        failure = batch.failure
-        failure.tries += 1
-        failure.problem, failure.batch, failure.partition = problem, batch, batch.partition
+            batch.failure = SendFailure(now, problem)
+        batch.failure.tries += 1
+        batch.failure.problem, batch.failure.partition = problem, batch.partition
+        self.any_failed = True
 
-    def stored(self, failure: SendFailure, records: int) -> None:
-        """Note that some of the records are stored."""
-        failure.records -= records
-        if not failure.records:
-            self._failures.remove(failure)
+    def left(self, batches: Iterable[RecordBatch]) -> float:
+        """Return the seconds until the first of some batches that failed is given up."""
+        return max(0.0, self._settings.retry_for - max(map(self._elapsed, batches)))
 
-    @property
-    def left(self) -> float | None:
-        """Seconds until the first records are given up; None if none failed."""
-        if not self._failures:
+    def expired(
+        self, waiting: Iterable[RecordBatch], unresolved: Iterable[RecordBatch]
+    ) -> tuple[RecordBatch, float] | None:
+        """Return the batch that has failed for longest, and for how many seconds, if that is too long. The batches are
+        all that are not in flight: those in flight may still arrive."""
+        if not self.any_failed:
             return None
-        return max(0.0, self._settings.retry_for - (self._now - self._failures[0].since))
+        failed = [(batch, self._elapsed(batch), 0.0) for batch in waiting if batch.failure is not None]
+        failed += [(batch, self._elapsed(batch), _MIN_LOOKUP_TIME) for batch in unresolved]
+        self.any_failed = bool(failed)
+        late = [(batch, elapsed) for batch, elapsed, more in failed if elapsed >= self._settings.retry_for + more]
+        return max(late, key=itemgetter(1), default=None)
 
-    def expired(self) -> tuple[SendFailure, float] | None:
-        """Return records that have failed for too long, and for how many seconds. Those in flight may still arrive."""
-        for failure in self._failures:
-            elapsed = self._now - failure.since
-            if elapsed < self._settings.retry_for:
-                return None
-            more = _MIN_LOOKUP_TIME if failure.is_unresolved else 0.0
-            if failure.in_flight < failure.records and elapsed >= self._settings.retry_for + more:
-                return failure, elapsed
-        return None
+    def _elapsed(self, batch: RecordBatch) -> float:
+        assert batch.failure is not None
+        return self._now - batch.failure.since
 
     def _advance(self, at_most: float) -> float:
         now = self._settings.clock.monotonic()
@@ -183,16 +177,17 @@ class FailureHandler:
         if cause is FailureCause.AUTHORIZATION:
             self._renew_token(batch, problem, outcome)
         if cause in (FailureCause.AUTHORIZATION, FailureCause.BROKER_REFUSES):
-            self._partitioner.broker_failed(partition.broker_id, "refused")
+            self._partitioner.health.broker_failed(partition.broker_id, "refused")
         elif cause is FailureCause.BROKER_FULL:
-            self._partitioner.broker_failed(partition.broker_id, "full")
+            self._partitioner.health.broker_failed(partition.broker_id, "full")
         elif not channel.is_broken:  # else the whole broker counts as failed
             concerned = partition
-            self._partitioner.partition_failed(partition)
+            self._partitioner.health.partition_failed(partition)
             if cause is FailureCause.PARTITION_CLOSED:
                 SESSIONS().refresh_later(self._session.settings)  # it may be closed for good
         text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"
-        OUTAGES().failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since, clock=self._clock)
+        left = self.timeout.left([batch])
+        OUTAGES().failed(_log, concerned, lambda: text, left, channel.silent_since, clock=self._clock)
         return fate
 
     def unreachable(
@@ -207,17 +202,8 @@ class FailureHandler:
             self.timeout.count(batch, error)
         fate = "wait for it" if waiting else "go to other brokers meanwhile"
         text = f"{broker} cannot be reached, and {self._errors.records} {fate}: {error}"
-        OUTAGES().failed(_log, broker, lambda: text, self.timeout.left if waiting else None, clock=self._clock)
-
-    def stored(self, failure: SendFailure, records: int, partition: Partition) -> None:
-        """Note that records are stored that had failed."""
-        self.timeout.stored(failure, records)
-        OUTAGES().worked(_log, partition)
-
-    def check_timeout(self) -> None:
-        """Raise if records have failed for too long."""
-        if (expired := self.timeout.expired()) is not None:
-            raise self._errors.timed_out(*expired)
+        left = self.timeout.left(batch for batch, _ in waiting) if waiting else None
+        OUTAGES().failed(_log, broker, lambda: text, left, clock=self._clock)
 
     def _renew_token(self, batch: RecordBatch, problem: TubeMQError, outcome: SendOutcome) -> None:
         """Fetch a new visit token. Raise `problem` if the brokers reject the records with a new token, too.

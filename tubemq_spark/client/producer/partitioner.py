@@ -37,32 +37,28 @@ class Breakers:
     session, and sends of this producer that are in flight for long."""
 
     def __init__(self, health: BrokerHealth, clock: Clock) -> None:
-        self.health = health
         self.now = 0.0
         self.any_open = False  # whether any broker or partition gets fewer records; no socket event ends this
+        self._health = health
         self._clock = clock
         self.failures = NO_FAILURES  # those that the states were made from
         self._states: dict[int, BreakerState] = {}
         self._channels: Mapping[int, BrokerChannel] = {}
         self._known = 0
 
-    def update(self, channels: Mapping[int, BrokerChannel], known: int) -> bool:
-        """Take the time, and see what is in flight. `known` is the number of brokers in the cluster. Return as
-        `refresh`."""
+    def update(self, channels: Mapping[int, BrokerChannel], known: int) -> None:
+        """Look at the time, at what is in flight, and at the failures that all producers have counted. `known` is the
+        number of brokers in the cluster."""
         self.now = self._clock.monotonic()
         self._channels, self._known = channels, known
-        is_changed = self.refresh()
-        if not is_changed:
-            self._judge()
-        return is_changed
-
-    def refresh(self) -> bool:
-        """Take over failures and successes, also of other producers. Return True if there were any."""
-        if self.failures is self.health.failures:
-            return False
-        self.failures = self.health.failures
-        self._judge()
-        return True
+        self.failures = self._health.failures
+        counted = dict(self.failures.brokers)
+        for broker_id, channel in channels.items():
+            since = channel.oldest_in_flight_since
+            if since is not None and (broker_id in counted or self.now - since > SLOW_AFTER):
+                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
+        self._states = breaker_states(counted, known, self.now) if counted else {}
+        self.any_open = bool(self._states or self.failures.partitions)
 
     def is_half_open(self, broker_id: int) -> bool:
         state = self._states.get(broker_id)
@@ -70,6 +66,8 @@ class Breakers:
 
     def may_connect(self, broker_id: int, *, needed: bool) -> bool:
         """Whether to connect to the broker now; `needed` if records wait that can go to no other broker."""
+        if self.failures is not self._health.failures:  # an attempt has failed meanwhile
+            self.update(self._channels, self._known)
         state = self._states.get(broker_id)
         return state is None or self.now >= (state.backoff_until if needed else state.avoid_until)
 
@@ -86,21 +84,13 @@ class Breakers:
         if (stats := self.failures.partitions.get(partition)) is not None:
             yield partition_breaker_state(stats)
 
-    def _judge(self) -> None:
-        counted = dict(self.failures.brokers)
-        for broker_id, channel in self._channels.items():
-            since = channel.oldest_in_flight_since
-            if since is not None and (broker_id in counted or self.now - since > SLOW_AFTER):
-                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
-        self._states = breaker_states(counted, self._known, self.now) if counted else {}
-        self.any_open = bool(self._states or self.failures.partitions)
-
 
 class Partitioner:
     """Chooses partitions for one producer, as far as its connections take more records."""
 
     def __init__(self, session: ProducerSession, health: BrokerHealth, lookup: RecordLookup | None = None) -> None:
         """With a `lookup`, only the partitions that it calls available are used."""
+        self.health = health
         self.breakers = Breakers(health, session.settings.clock)
         self._session = session
         self._cluster = session.cluster
@@ -110,6 +100,7 @@ class Partitioner:
         self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
+        self._judged = NO_FAILURES  # those that the keys' partitions follow
         self._usable: dict[str, Sequence[Partition]] = {}  # those that take records without key now
         self._probes: dict[Partition, RecordBatch] = {}  # the last batch that was sent to one that had failed
 
@@ -118,16 +109,17 @@ class Partitioner:
         They change only here, so that the caller can move the records that wait, and none overtakes another."""
         self._channels = channels
         self._usable.clear()
-        is_changed = self.breakers.update(channels, len(self._cluster.brokers))
+        self.breakers.update(channels, len(self._cluster.brokers))
+        before, self._judged = self._judged, self.breakers.failures
         if self._cluster is not self._session.cluster:
             self._cluster = self._session.cluster
             self._partitions.clear()
-        elif not is_changed and self.breakers.failures is NO_FAILURES:
+        elif before is self._judged is NO_FAILURES:
             return False
-        before = self._keys
+        keys = self._keys
         # A partition that failed may be removed.
-        self._keys = {topic: key_map(tuple(self._present(topic))) for topic in before}
-        return self._keys != before
+        self._keys = {topic: key_map(tuple(self._present(topic))) for topic in keys}
+        return self._keys != keys
 
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
@@ -193,32 +185,12 @@ class Partitioner:
         breakers = self.breakers
         return 0 if breakers.any_open and breakers.is_in_backoff(partition) else self.room(partition)
 
-    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
-        self._refresh()
-        return self.breakers.may_connect(broker_id, needed=needed)
-
     def sent(self, batch: RecordBatch) -> None:
         """Note a send that may have filled its channel, or that probes a broker or partition that failed."""
         assert batch.partition is not None
         if batch.partition in self.breakers.failures.partitions:
             self._probes[batch.partition] = batch
         self._usable.clear()  # there may be room for no further record
-
-    def broker_failed(self, broker_id: int, kind: str) -> None:
-        self.breakers.health.broker_failed(broker_id, kind)
-        self._refresh()
-
-    def partition_failed(self, partition: Partition) -> None:
-        self.breakers.health.partition_failed(partition)
-        self._refresh()
-
-    def succeeded(self, partition: Partition) -> None:
-        self.breakers.health.succeeded(partition)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        if self.breakers.refresh():
-            self._usable.clear()
 
     def is_gone(self, partition: Partition) -> bool:
         """Whether the partition failed, and the master does not list it any more."""

@@ -25,7 +25,7 @@ from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordMetadata
 from tubemq_spark.client.producer.send_queue import MAX_BYTES, LaneId, SendLane, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
-from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Sender
+from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
@@ -82,7 +82,7 @@ class Producer:
         self._stored: Counter[Partition] = Counter()
         self._errors = SendErrors(rows_of, lambda: (self.acknowledged, self._queue.accepted))
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)
-        self._unresolved = UnresolvedSends(lookup, settings, self._ping)
+        self._unresolved = UnresolvedSends(lookup, settings, self._ping, self._failures.timeout.left)
         self._on_stored = on_stored
         self._error: BaseException | None = None
 
@@ -228,7 +228,8 @@ class Producer:
         self._failures.timeout.resume()
         try:
             moved = self._receive()
-            self._failures.check_timeout()
+            if (expired := self._failures.timeout.expired(self._queue, self._unresolved)) is not None:
+                raise self._errors.timed_out(*expired)
             moved = self._resolve() or moved
             return self._dispatch() or moved
         except BaseException as error:
@@ -244,7 +245,7 @@ class Producer:
                 self._wait()
 
     def _wait(self) -> None:
-        has_failures = self._failures.timeout or self._unresolved
+        has_failures = self._failures.timeout.any_failed or self._unresolved
         waits_for_breaker = self._queue.waiting and self._partitioner.breakers.any_open
         must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or not self._sender.any_in_flight
         self._failures.timeout.resume()
@@ -313,8 +314,6 @@ class Producer:
         channel = self._sender.connected[partition.broker_id]
         batch.partition = partition
         batch.earliest_offset = self._unresolved.earliest_offset(partition)
-        if batch.failure is not None:
-            batch.failure.in_flight += len(batch)
         try:
             channel.submit(batch, self._targets[partition])
         except ProtocolError as cause:
@@ -344,7 +343,7 @@ class Producer:
     def _connect_to(self, broker_ids: Iterable[int], *, needed: bool) -> None:
         partitioner, sender = self._partitioner, self._sender
         for broker_id in broker_ids:
-            if not sender.has_channel(broker_id) and partitioner.may_connect(broker_id, needed=needed):
+            if not sender.has_channel(broker_id) and partitioner.breakers.may_connect(broker_id, needed=needed):
                 broker = self._session.cluster.brokers[broker_id]
                 sender.connect(broker, is_awaited=not partitioner.breakers.is_half_open(broker_id))
 
@@ -369,18 +368,17 @@ class Producer:
         for channel, stored, failed in self._sender.poll():
             is_any = is_any or bool(stored or failed)
             for batch, start, end, answers in stored:
-                self._count_stored(batch, end - start)
-                self._queue.release(batch, start, end)
+                self._count_stored(batch, start, end)
                 if answers:
                     self._tell_all(batch, start, answers)
             if stored:
                 self._failures.rejecting.discard(channel.broker.broker_id)
                 OUTAGES().worked(_log, channel.broker)
             if channel.is_broken and failed:  # a connection without sends may end; a new one is opened when needed
-                partitioner.broker_failed(channel.broker.broker_id, "lost")
+                partitioner.health.broker_failed(channel.broker.broker_id, "lost")
             for one in failed:
                 try:
-                    failures.append((one.batch, self._handle(one, channel)))
+                    failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))
                 except TubeMQError as error:
                     refusal = refusal or error
             if channel.is_broken:
@@ -394,26 +392,21 @@ class Producer:
                 self._queue.put_back(batch, partitioner.for_key)
         return is_any
 
-    def _handle(self, failed: Failed, channel: BrokerChannel) -> Fate:
-        if failed.batch.failure is not None:
-            failed.batch.failure.in_flight -= len(failed.batch)
-        return self._failures.handle(failed.batch, channel, failed.outcome)
-
     def _must_resolve(self, batch: RecordBatch, fate: Fate) -> bool:
         """Whether records must not be sent again before it is known if they are stored, or if they arrive later."""
         if fate is Fate.UNKNOWN and batch.lane.partition is not None and any(key is not None for key in batch.keys):
             return True
         return fate is not Fate.NOT_STORED and any(one is not None for one in batch.ids)
 
-    def _count_stored(self, batch: RecordBatch, count: int, *, in_flight: bool = True) -> None:
-        partition, failure = batch.partition, batch.failure
+    def _count_stored(self, batch: RecordBatch, start: int, end: int) -> None:
+        partition, count = batch.partition, end - start
         assert partition is not None
         self._stored[partition] += count
-        if failure is not None:
-            failure.in_flight -= count * in_flight
-            self._failures.stored(failure, count, partition)
-        if self._partitioner.breakers.health.failures is not NO_FAILURES:
-            self._partitioner.succeeded(partition)
+        self._queue.release(batch, start, end)
+        if batch.failure is not None:
+            OUTAGES().worked(_log, partition)
+        if self._partitioner.health.failures is not NO_FAILURES:
+            self._partitioner.health.succeeded(partition)
 
     def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
         """Note where records are stored, the first of which is at `start` in the batch."""
@@ -429,16 +422,15 @@ class Producer:
         if not self._unresolved:
             return False
         self._update_partitioner()  # `_dispatch` does not, if no record waits
-        may_connect, left = self._partitioner.may_connect, self._failures.timeout.left
+        may_connect = self._partitioner.breakers.may_connect
         resolved = self._unresolved.resolve(
-            lambda one: may_connect(one.broker_id, needed=True), self._partitioner.is_gone, left
+            lambda one: may_connect(one.broker_id, needed=True), self._partitioner.is_gone
         )
         for batch, stored in reversed(resolved):
             missing = [at for at, where in enumerate(stored) if where is None]
             for at, where in enumerate(stored):
                 if where is not None:
-                    self._count_stored(batch, 1, in_flight=False)
-                    self._queue.release(batch, at, at + 1)
+                    self._count_stored(batch, at, at + 1)
                     if where.offset is not None:
                         self._unresolved.stored_at(where.partition, where.offset)
                     if self._on_stored is not None:

@@ -37,16 +37,12 @@ class RecordMetadata(NamedTuple):
 
 @dataclass
 class SendFailure:
-    """Records that failed together, and have the delivery timeout in common. `batch` has some of them."""
+    """What records have in common that failed together."""
 
     since: float  # on the clock of the delivery timeout
-    batch: RecordBatch
-    records: int  # that are not stored yet
-    in_flight: int = 0  # of them
-    tries: int = 0
-    problem: TubeMQError | None = None  # the last one
+    problem: TubeMQError  # the last one
     partition: Partition | None = None  # of the last try
-    is_unresolved: bool = False  # whether a look-up must tell if they are stored
+    tries: int = 0
     token_renewed: bool = False  # whether the visit token was renewed since the first failure
 
 

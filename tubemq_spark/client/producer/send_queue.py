@@ -6,15 +6,15 @@ topic. Others have one for each partition, which keeps their order:
 
 - Of the records of one key, one is in flight at a time. With more, those behind one that fails would overtake it.
 - Records with an explicit partition and no key have as many in flight as the connection takes.
-- While records that failed are sent again or looked up, the others of their lane wait.
+- Records that failed are sent again before those that were accepted later.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 from tubemq_spark.client.producer.record_batch import OVERHEAD, RecordBatch, RecordId
@@ -57,7 +57,6 @@ class SendLane:
         self.partition = lane_id.partition
         self.order = order
         self.waiting: deque[RecordBatch] = deque()
-        self.blocking: set[RecordBatch] = set()  # those that failed, and are in flight again or unresolved
         self._open: RecordBatch | None = None  # the last one, if it takes more
         self._open_bytes = 0
         self._tried = -1  # the version of `order` when no record could be sent
@@ -80,7 +79,7 @@ class SendLane:
 
     def take(self, most: int) -> RecordBatch | None:
         """Remove and return at most `most` records that may be sent now, or None."""
-        if not self.waiting or self.blocking or self._tried == self.order.version:
+        if not self.waiting or self._tried == self.order.version:
             return None
         if self.partition is None:
             return self._cut(self.first(), range(len(self.waiting[0]))[:most])
@@ -108,8 +107,6 @@ class SendLane:
         if self.partition is not None:
             self.order.busy.update(taken.keys)
             self.order.busy.discard(None)
-            if taken.failure is not None:
-                self.blocking.add(taken)
         return taken
 
     def take_all(self) -> Sequence[RecordBatch]:
@@ -139,6 +136,10 @@ class SendQueue:
         self._new = self._new_bytes = 0  # records, and their bytes, since the last `begin_step`
         self._lanes: dict[LaneId, SendLane] = {}  # the one that was served longest ago comes first
         self._orders: defaultdict[str, KeyOrder] = defaultdict(KeyOrder)  # by topic, of the keys that choose partitions
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        """Yield the batches that wait."""
+        return chain.from_iterable(lane.waiting for lane in self._lanes.values())
 
     def lane(self, lane_id: LaneId) -> SendLane:
         lane = self._lanes.get(lane_id)

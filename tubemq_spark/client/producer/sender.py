@@ -247,7 +247,6 @@ class BrokerChannel:
         self.in_flight -= count
         if not batch.unanswered:
             self._batches.popleft()
-            batch.lane.blocking.discard(batch)
 
 
 def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:

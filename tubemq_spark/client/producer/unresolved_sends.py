@@ -8,9 +8,10 @@ which of them are stored; those with a key and no look-up are sent again, and th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from itertools import chain
+from typing import Protocol
 
 from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordMetadata
 from tubemq_spark.client.retries import OUTAGES
@@ -47,11 +48,8 @@ class RecordLookup(Protocol):
         task may have written. None of the records is in flight. Raise `TransportError` if that is not known now."""
 
 
-class Resolved(NamedTuple):
-    """The place `stored` of each record of a batch; None for one that is not stored."""
-
-    batch: RecordBatch
-    stored: Sequence[RecordMetadata | None]
+Resolved = tuple[RecordBatch, Sequence[RecordMetadata | None]]
+"""A batch and the place of each record; None for one that is not stored."""
 
 
 @dataclass
@@ -66,8 +64,16 @@ class _Unresolved:
 class UnresolvedSends:
     """The unresolved records of one producer. Without a `lookup`, they only wait until no copy can arrive any more."""
 
-    def __init__(self, lookup: RecordLookup | None, settings: ClientSettings, ping: Callable[[int], None]) -> None:
-        """`ping` asks the broker with this id for an answer, and raises `TransportError` if it gives none."""
+    def __init__(
+        self,
+        lookup: RecordLookup | None,
+        settings: ClientSettings,
+        ping: Callable[[int], None],
+        left: Callable[[Iterable[RecordBatch]], float],
+    ) -> None:
+        """`ping` asks the broker with this id for an answer, and raises `TransportError` if it gives none. `left`
+        returns the seconds until the first of some batches is given up."""
+        self._left = left
         self._lookup = lookup
         self._settings = settings
         self._ping_broker = ping
@@ -76,6 +82,9 @@ class UnresolvedSends:
 
     def __len__(self) -> int:
         return len(self._unresolved)
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        return chain.from_iterable(unresolved.batches for unresolved in self._unresolved.values())
 
     def earliest_offset(self, partition: Partition) -> int | None:
         """Return the smallest offset that a record sent now can get: behind all that are acknowledged."""
@@ -93,20 +102,14 @@ class UnresolvedSends:
     def add(self, batch: RecordBatch) -> None:
         """Take over records whose sends have an unknown outcome."""
         assert batch.partition is not None
-        assert batch.failure is not None
-        batch.failure.is_unresolved = True
-        if batch.lane.partition is not None:
-            batch.lane.blocking.add(batch)
         unresolved = self._unresolved.setdefault(batch.partition, _Unresolved())
         unresolved.batches.append(batch)
         unresolved.due, unresolved.pinged = self._settings.clock.monotonic(), False
 
-    def resolve(
-        self, may_ask: Callable[[Partition], bool], is_gone: Callable[[Partition], bool], left: float | None
-    ) -> list[Resolved]:
+    def resolve(self, may_ask: Callable[[Partition], bool], is_gone: Callable[[Partition], bool]) -> list[Resolved]:
         """Ping brokers, or look up the records of one partition, where that is due and `may_ask` allows it. Only one,
         because a look-up takes time and other records wait. Where a partition `is_gone`, its records go to another one,
-        and need no order with late copies. The delivery timeout has `left` seconds."""
+        and need no order with late copies."""
         now = self._settings.clock.monotonic()
         if self._lookup is None:
             for partition, unresolved in self._unresolved.items():
@@ -115,23 +118,23 @@ class UnresolvedSends:
         due = [one for one, unresolved in self._unresolved.items() if unresolved.due <= now and may_ask(one)]
         for partition in due:
             if self._unresolved[partition].pinged:
-                return self._look_up(partition, left)
+                return self._look_up(partition)
         for broker_id in {partition.broker_id for partition in due}:
-            self._ping(broker_id, [partition for partition in due if partition.broker_id == broker_id], left)
+            self._ping(broker_id, [partition for partition in due if partition.broker_id == broker_id])
         return []
 
-    def _ping(self, broker_id: int, partitions: Sequence[Partition], left: float | None) -> None:
+    def _ping(self, broker_id: int, partitions: Sequence[Partition]) -> None:
         try:
             self._ping_broker(broker_id)
         except TransportError as error:
-            self._postpone(broker_id, error, left)
+            self._postpone(broker_id, error)
             return
         for unresolved in (self._unresolved[partition] for partition in partitions):
             unresolved.pinged = True
             was_silent = any(batch.was_silent for batch in unresolved.batches)
             unresolved.due = self._settled_at(_SETTLING_IF_SILENT if was_silent else 1)
 
-    def _look_up(self, partition: Partition, left: float | None) -> list[Resolved]:
+    def _look_up(self, partition: Partition) -> list[Resolved]:
         batches = self._unresolved[partition].batches
         record_ids = [one for batch in batches for one in batch.ids if one is not None]
         stored: Mapping[RecordId, RecordMetadata] = {}
@@ -141,31 +144,27 @@ class UnresolvedSends:
             try:
                 stored = self._lookup.find_stored(partition, start, record_ids)
             except TransportError as error:
-                self._postpone(partition.broker_id, error, left)
+                self._postpone(partition.broker_id, error)
                 return []
         OUTAGES().worked(_log, f"the look-up of messages on broker {partition.broker_id}")
         return self._settled(partition, stored)
 
     def _settled(self, partition: Partition, stored: Mapping[RecordId, RecordMetadata]) -> list[Resolved]:
         batches = sorted(self._unresolved.pop(partition).batches, key=lambda batch: batch.number)
-        for batch in batches:
-            batch.lane.blocking.discard(batch)
-            assert batch.failure is not None
-            batch.failure.is_unresolved = False
-        return [Resolved(batch, [stored.get(one) for one in batch.ids]) for batch in batches]
+        return [(batch, [stored.get(one) for one in batch.ids]) for batch in batches]
 
-    def _postpone(self, broker_id: int, error: TransportError, left: float | None) -> None:
+    def _postpone(self, broker_id: int, error: TransportError) -> None:
         """Ask a broker that does not answer again later."""
         waiting = [one for partition, one in self._unresolved.items() if partition.broker_id == broker_id]
-        count = sum(len(batch) for unresolved in waiting for batch in unresolved.batches)
-        text = f"whether {count} messages are stored on broker {broker_id} is not known: {error}"
+        batches = [batch for unresolved in waiting for batch in unresolved.batches]
+        text = f"whether {sum(map(len, batches))} messages are stored on broker {broker_id} is not known: {error}"
         subject = f"the look-up of messages on broker {broker_id}"
-        OUTAGES().failed(_log, subject, lambda: text, left, clock=self._settings.clock)
+        OUTAGES().failed(_log, subject, lambda: text, self._left(batches), clock=self._settings.clock)
         for unresolved in waiting:
             unresolved.due, unresolved.pinged = self._settled_at(), False
-            for batch in unresolved.batches:
-                assert batch.failure is not None
-                batch.failure.problem = error
+        for batch in batches:
+            assert batch.failure is not None
+            batch.failure.problem = error
 
     def _settled_at(self, times: int = 1) -> float:
         return self._settings.clock.monotonic() + self._settings.timings.closed_connection_settling * times
