@@ -105,6 +105,13 @@ def test_positions_that_do_not_fit_the_topics_are_refused(option: str, given: An
     assert str(caught.value).startswith(f"option '{option}' {problem}")
 
 
+@pytest.mark.parametrize("option", ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp"])
+def test_times_that_leave_out_a_partition_are_refused(option: str) -> None:
+    asked = resolver(False, **{option: {"t": {"1:0": 1769857200000}, "u": {"2:0": 1769857200000}}})
+    with pytest.raises(ConfigError, match=rf"^option '{option}' {MISSING}1:t:1 "):
+        asked.ending(asked.starting(AT), AT)
+
+
 @pytest.mark.parametrize("starting", ["earliest", "group", by_key(84, 0, 56)], ids=str)
 def test_an_end_before_the_start_is_refused(starting: Any) -> None:
     asked = resolver(startingOffsets=starting, endingOffsets=by_key(0, 0, 56))

@@ -122,6 +122,14 @@ def milliseconds(minute: int) -> int:
     return int(datetime(2026, 1, 1, 12, minute, tzinfo=timezone.utc).timestamp()) * 1000
 
 
+def at_times(first: object, second: object) -> dict[str, object]:
+    return {"t": {"1:0": first, "2:0": second}}
+
+
+def at_minute(minute: int) -> dict[str, object]:
+    return at_times(UNIT * A_MINUTE * minute, UNIT * A_MINUTE * minute)
+
+
 @pytest.mark.option("startingTimestamp")
 @pytest.mark.parametrize(
     ("given", "first"),
@@ -203,6 +211,18 @@ def test_small_partition_without_times_begins_at_its_end(start: Start, caplog: p
         ({"endingTimestamp": "2026-01-01T12:30:00Z", "startingTimestamp": milliseconds(28)}, 28, 30),
         ({"endingTimestamp": milliseconds(25), "startingTimestamp": milliseconds(25)}, 0, 0),
         ({"endingTimestamp": "2026-01-01T13:00:00Z"}, 0, MINUTES),
+        ({"endingTimestamp": milliseconds(20), "startingOffsets": at_minute(10)}, 10, 20),
+        ({"endingOffsets": at_minute(20), "startingTimestamp": milliseconds(10)}, 10, 20),
+        (
+            {
+                "startingTimestamp": milliseconds(20),
+                "startingOffsetsByTimestamp": at_times(milliseconds(10), milliseconds(10)),
+                "endingTimestamp": milliseconds(30),
+                "endingOffsetsByTimestamp": at_times(milliseconds(40), milliseconds(40)),
+            },
+            20,
+            30,
+        ),
     ],
 )
 def test_batch_ends_at_ending_timestamp(
@@ -255,10 +275,6 @@ def test_a_batch_that_begins_behind_its_end_is_refused_by_any_server(cluster: Cl
         given = {"tubemq_group": group, "startingOffsets": starts, "endingTimestamp": until}
         with pytest.raises(ConfigError, match=says) if says else nullcontext():
             assert len(read_batch(cluster, topic, **given)) == 3
-
-
-def at_times(first: object, second: object) -> dict[str, object]:
-    return {"t": {"1:0": first, "2:0": second}}
 
 
 @pytest.mark.option("startingOffsetsByTimestamp")

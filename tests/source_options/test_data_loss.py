@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ import pytest
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
-from tests.without_spark.source import UNIT, Stream, bodies, fill, stored, where
-from tubemq_spark.errors import ConfigError, DataLossError
+from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored, where
+from tubemq_spark.errors import ConfigError, DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -74,6 +74,16 @@ def test_a_query_may_skip_expired_messages(
     stream.run(failOnDataLoss="false")
     assert bodies(stream.rows[len(before) :]) == stored(tubemq, "t")
     assert len(warnings_of(caplog, "1:t:0")) == 1
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_given_start_may_have_expired(behind: tuple[EmbeddedTubeMQ, Stream], streaming: bool, fail: bool) -> None:
+    tubemq, _ = behind
+    given = {"startingOffsets": {"t": {"1:0": 0}}, "failOnDataLoss": str(fail).lower()}
+    with pytest.raises(DataLossError, match=r"\[0, 700\).*failOnDataLoss") if fail else nullcontext():
+        rows = Stream(tubemq, "t", **given).run()[0] if streaming else read_batch(tubemq, "t", **given)
+        assert bodies(rows) == stored(tubemq, "t")
 
 
 # A tail that a crash lost
@@ -164,6 +174,44 @@ def test_a_query_does_without_a_deleted_topic_until_it_is_created_again(
         wait_until(lambda: (run.next(), bodies(stream.rows)[-3:] == new)[1])
         assert "missing" not in run.reported
     assert len(stream.rows) == 13 + 20 * others
+
+
+def test_a_topic_that_is_deleted_before_a_task_reads_ends_the_run(start: Start) -> None:
+    """The next run does without it."""
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other", failOnDataLoss="false", **SHORT)
+    with stream.running() as run:
+        run.find_next()
+        [tasks] = run.plan()
+        tubemq.delete_topic("t")
+        with pytest.raises(TransportError, match=r"1:t:0 at broker 1 .* topicName t not existed"):
+            list(run.read(tasks))
+    stream.run()
+    assert bodies(stream.rows) == stored(tubemq, "other")
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["between batches", "before a task reads"])
+@pytest.mark.parametrize("count", [3, 11, 40])
+def test_a_topic_that_is_created_anew_is_read_from_its_first_message(start: Start, count: int, planned: bool) -> None:
+    """None of its messages comes twice, and none is left out."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t", failOnDataLoss="false", **SHORT)
+    with stream.running() as run:
+        run.find_next() if planned else run.next()
+        [tasks] = run.plan() if planned else [[]]
+        tubemq.delete_topic("t")
+        tubemq.clock.advance(2)  # a broker removes a topic in more than a second
+        tubemq.create_topic("t", partitions=1)
+        new = [tubemq.send("t", b"new %d" % number).body for number in range(count)]
+        if planned:
+            with pytest.raises(PositionMovedError, match="Start the query again"):
+                list(run.read(tasks))
+        else:
+            wait_until(lambda: (run.next(), len(stream.rows) == 10 + count)[1])
+    stream.run()
+    assert bodies(stream.rows)[0 if planned else 10 :] == new
 
 
 def test_a_topic_that_the_query_never_had_is_an_error(start: Start) -> None:

@@ -137,6 +137,17 @@ def test_batch_waits_for_min_offsets(start: Start) -> None:
         assert len(run.next() or ()) == 10
 
 
+@pytest.mark.option("minOffsetsPerTrigger", "maxOffsetsPerTrigger")
+def test_a_batch_waits_for_the_minimum_and_ends_at_the_maximum(start: Start) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 25)
+    given = {"minOffsetsPerTrigger": 15, "maxOffsetsPerTrigger": 20, "maxTriggerDelay": "1h"}
+    with Stream(tubemq, "t", **given).running() as run:
+        assert [len(run.next() or ()) for _ in range(2)] == [20, 0]
+        fill(tubemq, "t", 18)
+        assert [len(run.next() or ()) for _ in range(2)] == [20, 0]
+
+
 @pytest.mark.option("maxTriggerDelay")
 def test_batch_waits_for_min_offsets_at_most_max_trigger_delay(start: Start) -> None:
     tubemq = start({"t": 1})

@@ -25,7 +25,8 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
 def test_repeated_batch_brings_the_same_rows(start: Start, given: dict[str, object]) -> None:
-    """In the same order; a new run repeats the first batch, and another run a later one."""
+    """In the same order, also after partitions were added; a new run repeats the first batch, and another run a later
+    one."""
     tubemq = start({"t": 2, "sole": 1}, brokers=2)
 
     def send(minute: int) -> None:
@@ -36,13 +37,14 @@ def test_repeated_batch_brings_the_same_rows(start: Start, given: dict[str, obje
     send(1)
     send(2)
     stream = Stream(tubemq, "t", "sole", **given)
-    for minute in (3, 4):
+    for minute, trigger in ((3, "processingTime"), (4, "availableNow")):
         with stream.running() as run:
             first = run.next()
         assert first
         assert stream.forget_commit() == first
+        tubemq.create_topic("t", partitions=minute)
         send(minute)
-        with stream.running(startingOffsets="latest") as run:
+        with stream.running(trigger, startingOffsets="latest") as run:
             assert run.next() == first
     stream.run("once")
     ids = [(row["topic"], row["broker_id"], row["partition"], row["message_id"]) for row in stream.rows]

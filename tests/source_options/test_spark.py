@@ -141,6 +141,7 @@ def test_columns_of_a_schema(spark: SparkSession, start: Start, tmp_path: Path) 
         writer = writer.option("tubemq.master", tubemq.master).option("topic", "into")
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
+        assert sum(report["sink"]["numOutputRows"] for report in query.recentProgress) == 10
 
     sent = []
     for schema in (None, "value BINARY", "offset BIGINT, attributes MAP<STRING, STRING>, value BINARY"):

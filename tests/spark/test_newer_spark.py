@@ -35,7 +35,8 @@ def evolving(spark: SparkSession) -> Iterator[None]:
 
 def named(source: Source, name: str, topic: str) -> DataFrame:
     """Return a stream of `topic` whose group has the name of the source in it."""
-    options = source.options(topic, tubemq_group=f"{source.group}_{name}", startingOffsets="earliest")
+    group = f"{source.group}_{name}"
+    options = source.options(topic, tubemq_group=group, startingOffsets="earliest", maxOffsetsPerTrigger=8)
     return source.spark.readStream.format("tubemq").options(**options).name(name).load()
 
 
@@ -48,12 +49,13 @@ def send(cluster: Cluster, topic: str, count: int) -> list[bytes]:
 def test_sources_with_names_change_places_and_a_source_is_added(
     cluster: Cluster, source: Source, queries: Queries, tmp_path: Path
 ) -> None:
+    """Each has a limit of its own, and one has nothing more to read before the others."""
     batches = Batches()
     sent: list[bytes] = []
     topics = {name: cluster.new_topic("one") for name in ("first", "second", "third")}
     for names in [("first", "second"), ("third", "second", "first"), ("third", "first")]:
-        for name in names:
-            sent += send(cluster, topics[name], 20)
+        for place, name in enumerate(names, 1):
+            sent += send(cluster, topics[name], 10 * place)
         frame = reduce(DataFrame.union, [named(source, name, topics[name]) for name in names])
         run_to_the_end(queries.start(frame, batches, tmp_path, availableNow=True))
         assert sorted(bytes(row["value"]) for row in batches.rows) == sorted(sent)

@@ -158,8 +158,10 @@ def test_impossible_writes_fail_in_the_plan(
 
 def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
     rows = spark.sql("select 'a' value").write.format("tubemq").option("tubemq.master", cluster.master)
-    with pytest.raises(AnalysisException, match="TubeMQ only appends"):
-        rows.option("topic", topic).mode("overwrite").save()
+    errors = {"overwrite": "TubeMQ only appends", "ignore": '"Ignore" mode', "error": '"ErrorIfExists" mode'}
+    for mode, error in errors.items():
+        with pytest.raises(AnalysisException, match=error):
+            rows.option("topic", topic).mode(mode).save()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("a")
     query = (
