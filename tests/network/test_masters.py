@@ -13,11 +13,14 @@ from tests.network.jobs import Jobs
 from tests.network.scenarios import seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
+from tubemq_spark.cli.admin import AdminApi
+from tubemq_spark.cli.topics import configure_topic, deployments, is_ready, remove_topic
 from tubemq_spark.client import forget_servers
+from tubemq_spark.protocol.metadata import parse_master_addresses
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
-USES = ("running", "starting", "standby_first", "none")
+USES = ("running", "starting", "standby_first", "none", "deleted")
 OUTAGE = seconds(20, 600)  # seconds without a master
 LOOKS = seconds(5, 30)  # for new partitions; 30 s is the default of metadataIntervalMs
 
@@ -83,6 +86,28 @@ def test_the_standby_is_listed_first(cluster: RealCluster) -> None:
         jobs.finish()
         jobs.check()
     print(f"standby listed first: {jobs.summary()}")
+    assert jobs.failures == []
+
+
+def test_a_topic_is_deleted_before_the_active_master_dies(cluster: RealCluster) -> None:
+    """The stream goes on with the other topic, also after it registered at the next master."""
+    admin = AdminApi(parse_master_addresses(cluster.web_masters), cluster.admin_token)
+    configure_topic(admin, "masters_gone", partitions=1, stores=1, brokers=(), retention=None)
+    wait_until(lambda: is_ready(admin, "masters_gone"), "the topic", 120.0)
+    both = {"subscribe": "masters_deleted,masters_gone", "failOnDataLoss": False, "metadataIntervalMs": 1000}
+    with Jobs(cluster, "masters_deleted", **both) as jobs:
+        jobs.wait_for_more(200)
+        remove_topic(admin, "masters_gone")
+        wait_until(lambda: not deployments(admin, "masters_gone"), "the end of the topic")
+        jobs.wait_for_more(200)
+        killed = kill_active(cluster)
+        jobs.wait_for_more(200)
+        wait_for_active(cluster)
+        cluster.start_master(killed)
+        jobs.wait_for_more(200)
+        jobs.finish()
+        jobs.check()
+    print(f"topic deleted, active master killed: {jobs.summary()}")
     assert jobs.failures == []
 
 

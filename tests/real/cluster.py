@@ -146,6 +146,11 @@ class RealTubeMQ:
         return self._masters[1].web_address
 
     @property
+    def web_masters(self) -> str:
+        """Those of all masters, separated by commas."""
+        return ",".join(master.web_address for master in self._masters.values())
+
+    @property
     def admin_token(self) -> str:
         return ini.AUTH_TOKEN
 
