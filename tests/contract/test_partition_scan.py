@@ -16,7 +16,7 @@ from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, runn
 from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
-from tests.scanning import KINDS, MANY, STAMP, FilledTopic, NewScanner, scanners
+from tests.scanning import KINDS, MANY, STAMP, FilledTopic, NewScanner, Scanner, scanners
 from tubemq_spark.client.consumer.partition_scan import MARGIN
 from tubemq_spark.errors import PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.stamp import parse
@@ -170,4 +170,13 @@ def test_a_scan_fails_if_a_crash_loses_messages_that_it_returned(broker: Cluster
             list(scan)
         assert filled.lose(filled.partitions[0], FLUSHED * UNIT) == 5000
         filled.send(300, KINDS[2], filled.partitions[:1])
-        assert list(new_scanner(filled).scan_partition(filled.partitions[0])) == filled.rows(filled.partitions[0])
+    anew = [new_scanner(filled) for filled, _ in begun]
+    broker.wait_for_expiry(lambda: all(is_free(scanner) for scanner in anew), beating=())  # the claims of the scans
+    for scanner in anew:
+        partition = scanner.filled.partitions[0]
+        assert list(scanner.scan_partition(partition)) == scanner.filled.rows(partition)
+
+
+def is_free(scanner: Scanner) -> bool:
+    partition = scanner.filled.partitions[0]
+    return scanner.claim(STRANGER, partition) == 200 and scanner.free(STRANGER, partition) == 200
