@@ -25,7 +25,6 @@ from tubemq_spark.sink.options import SINK_OPTIONS, SinkOptions
 from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions
 
 ROOT = Path(__file__).parents[1]
-NEEDED = {"master": "localhost", "group": "g"}
 
 
 @pytest.mark.parametrize(

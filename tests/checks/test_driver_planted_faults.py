@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each planted fault is found, with a remedy, and nothing else is reported (tests.checks.planted).
 
-`doctor` stands for the checks that the command runs. tests/cli/test_doctor_planted_faults.py runs the command itself.
+`doctor` stands for the checks that the command runs. tests/cli/test_doctor.py runs the command itself.
 """
 
 from __future__ import annotations

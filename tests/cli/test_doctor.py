@@ -40,6 +40,15 @@ def test_a_working_installation_has_no_problem(named: Cluster, run: Run, group: 
     assert all(line["remedy"] for line in done.json if line["state"] != "ok")
 
 
+def test_arguments_are_checked_as_the_options_of_a_query(named: Cluster, run: Run, group: str) -> None:
+    topic = named.new_topic("one")
+    arguments = ("--topic", topic, "--group", group, "--write", "nowhere", "--json")
+    found = {(line["check"], line["subject"], line["state"]) for line in run("doctor", *arguments).json}
+    assert {("topic", topic, "ok"), ("group", group, "ok"), ("topic", "nowhere", "failed")} <= found
+    bad = run("doctor", *arguments, "-X", "rpc.timeoutMs=soon").json
+    assert [line["subject"] for line in bad if line["state"] == "failed"] == ["tubemq.rpc.timeoutMs"]
+
+
 def test_each_problem_has_a_remedy(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

@@ -29,6 +29,9 @@ from tests.interop.shapes import (
 from tests.messages import numbered, partitions, send
 from tests.without_spark.source import bodies, read_batch
 
+# What Java does on the embedded server is in test_embedded.py.
+pytestmark = pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
+
 COUNT = 2_000
 SCHEMA = "value binary, attributes map<string,string>, msg_type string, msg_time string"
 
@@ -80,7 +83,6 @@ def test_offset_is_the_position_that_the_java_producer_was_told(
     )
 
 
-@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
 def test_java_reads_and_filters_rows_that_spark_wrote(
     cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:

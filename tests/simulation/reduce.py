@@ -35,14 +35,12 @@ class Reduction:
 
     def __init__(self, family: str, seed: int, breach: Breach, seconds: float = _SECONDS) -> None:
         self.family, self.seed, self.breach = family, seed, breach
-        self.plays = 0
         self._shape = shape(breach.text)[:_SAME]
         self._is_open = known(breach.invariant, breach.text) is not None
         self._end = time.monotonic() + seconds
 
     def find(self, choices: Choices) -> Breach | None:
         """Return the breach that these choices lead to, if it is the one to keep."""
-        self.plays += 1
         for breach in play(self.family, self.seed, choices, enough=self._is_meant).breaches:
             if self._is_same(breach.invariant, breach.text):
                 return breach

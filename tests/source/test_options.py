@@ -388,6 +388,7 @@ def test_a_bad_value_is_refused(name: str, text: str, expects: str) -> None:
     with pytest.raises(ConfigError) as at_load:
         TubeMQDataSource(raw).schema()
     assert str(at_load.value) == problem
+    assert at_load.value.__context__ is None or at_load.value.__suppress_context__  # users see one error
 
 
 @pytest.mark.parametrize(("name", "given", "sentence"), MISFITS)

@@ -75,23 +75,16 @@ class Batches:
 
     def __init__(self) -> None:
         self.brought: list[tuple[int, list[Row]]] = []
-        self.fail_in: int | None = None
         self._changed = threading.Condition()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         rows = frame.collect()
         with self._changed:
             self.brought.append((batch_id, rows))
-        if batch_id == self.fail_in:
-            raise RuntimeError("the sink fails as it was told")
 
     @property
     def rows(self) -> list[Row]:
         return [row for _, rows in self.brought for row in rows]
-
-    def rows_of(self, batch_id: int) -> list[list[Row]]:
-        """Return the rows of each attempt at a micro-batch."""
-        return [rows for number, rows in self.brought if number == batch_id]
 
 
 class Queries:
@@ -177,20 +170,16 @@ def by_partition(rows: Iterable[Row]) -> dict[Partition, list[Message]]:
     return dict(found)
 
 
-def expected(
-    cluster: Cluster, *parts: Mapping[Partition, Sequence[Sent]], start: Positions | None = None
-) -> dict[Partition, list[Message]]:
-    """Return what `by_partition` must return for all messages that were sent, from `start` on."""
+def expected(cluster: Cluster, *parts: Mapping[Partition, Sequence[Sent]]) -> dict[Partition, list[Message]]:
+    """Return what `by_partition` must return for all messages that were sent."""
     found: dict[Partition, list[Message]] = defaultdict(list)
     for part in parts:
         for partition, sent in part.items():
             sole = cluster.topics[partition.topic].partitions == 1
             found[partition] += [
-                Message(message.position if sole else None, message.message_id, message.body)
-                for message in sent
-                if start is None or message.position >= start[partition]
+                Message(message.position if sole else None, message.message_id, message.body) for message in sent
             ]
-    return {partition: messages for partition, messages in found.items() if messages}
+    return dict(found)
 
 
 def ends_of(*parts: Mapping[Partition, Sequence[Sent]]) -> Positions:
@@ -222,13 +211,6 @@ def logged_end(checkpoint: Path, batch_id: int) -> Positions:
 def committed_end(checkpoint: Path) -> Positions:
     """Return where the last committed micro-batch ends."""
     return logged_end(checkpoint, numbers(checkpoint / "commits")[-1])
-
-
-def forget_commit(checkpoint: Path, batch_id: int) -> None:
-    """Undo the last commit, as if Spark had crashed between offset log and commit log."""
-    assert numbers(checkpoint / "commits")[-1] == batch_id
-    for name in (str(batch_id), f".{batch_id}.crc"):
-        (checkpoint / "commits" / name).unlink()
 
 
 def _logged_offset(checkpoint: Path, batch_id: int) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from tests.spark.queries import (
     committed_end,
     ends_of,
     expected,
-    forget_commit,
     numbers,
     run_to_the_end,
     wait_for,
@@ -36,11 +35,9 @@ def start(
     return queries.start(source.stream(topic, **options), sink, checkpoint)
 
 
-def read_available(
-    source: Source, queries: Queries, topic: str, checkpoint: Path, sink: Batches | None = None, **options: object
-) -> Batches:
+def read_available(source: Source, queries: Queries, topic: str, checkpoint: Path, **options: object) -> Batches:
     """Return what a run with trigger AvailableNow reads."""
-    batches = Batches() if sink is None else sink
+    batches = Batches()
     run_to_the_end(queries.start(source.stream(topic, **options), batches, checkpoint, availableNow=True))
     return batches
 
@@ -69,34 +66,6 @@ def test_a_stream_is_joined_with_itself(source: Source, queries: Queries, tmp_pa
     joined = frame.selectExpr("value AS one").join(frame.selectExpr("value AS other"), expr("one = other"))
     run_to_the_end(queries.start(joined, batches, tmp_path, availableNow=True))
     assert len(batches.rows) == len({row.one for row in batches.rows}) == 50
-
-
-# Repeating
-
-
-@pytest.mark.parametrize("batch_id", [0, 1])
-def test_logged_batch_without_commit_is_repeated_exactly(
-    source: Source, queries: Queries, tmp_path: Path, batch_id: int
-) -> None:
-    """More messages have arrived, and a new query would begin at the latest."""
-    topic, batches = source.cluster.new_topic("three"), Batches()
-    targets = partitions(source.cluster, topic)
-    sent = []
-    for _ in range(batch_id + 1):
-        sent.append(send(source.cluster, numbered(targets, 1000)))
-        read_available(source, queries, topic, tmp_path, batches, startingOffsets="earliest")
-    (once,) = batches.rows_of(batch_id)
-
-    sent.append(send(source.cluster, numbered(targets, 500)))
-    forget_commit(tmp_path, batch_id)
-    query = start(source, queries, topic, batches, tmp_path, startingOffsets="latest")
-    wait_for_rows(query, batches, len(batches.rows) + len(once) + 500)
-    query.stop()
-
-    assert batches.rows_of(batch_id) == [once, once]
-    others = [row for number, rows in batches.brought if number != batch_id for row in rows]
-    before, meanwhile = sent[:batch_id], sent[-1]
-    assert by_partition(others) == expected(source.cluster, *before, meanwhile)
 
 
 # The group
