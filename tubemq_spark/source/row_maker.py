@@ -66,8 +66,8 @@ class RowMaker:
         for a message that the formats of InLong cannot open, unless the row format skips or keeps such messages.
         Raise `ConfigError` for a codec that this process does not have.
         """
-        for _, alike in groupby(batches, lambda batch: isinstance(batch.messages, MessageColumns)):
-            for opened in self._opened(partition, list(alike)):
+        for _, same_kind in groupby(batches, lambda batch: isinstance(batch.messages, MessageColumns)):
+            for opened in self._opened(partition, list(same_kind)):
                 yield from self._rows(partition, opened)
 
     def _opened(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[Opened]:

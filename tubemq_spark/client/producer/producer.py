@@ -248,7 +248,6 @@ class Producer:
         has_failures = self._failures.timeout.any_failed or self._unresolved
         waits_for_breaker = self._queue.waiting and self._partitioner.breakers.any_open
         must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or not self._sender.any_in_flight
-        self._failures.timeout.resume()
         self._sender.wait(_PRODUCER_POLL if must_poll else None)
         self._failures.timeout.suspend()
 

@@ -17,6 +17,12 @@ from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.java import hash_order, map_text, set_text
 
 _DIFFERS = "is inconsistency with other consumers in the group"
+_SAME = {
+    "session_key": (ErrCode.CLIENT_INCONSISTENT_SESSIONKEY, "sessionKey"),
+    "select_big": (ErrCode.CLIENT_INCONSISTENT_SELECTBIG, "isSelectBig"),
+    "source_count": (ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT, "sourceCount"),
+}
+"""Fields that all members must share, with the server's code and name."""
 
 
 class ConsumeType(Enum):
@@ -129,9 +135,9 @@ class ConsumerGroup:
             )
         self._check_filters(member, who)
         if self.consume_type is ConsumeType.BOUND:
-            self._check_bound(member, who)
+            self._check_same(member, who, "session_key", "select_big", "source_count")
         elif self.consume_type is ConsumeType.CLIENT_BALANCE and self._first.source_count > 0:
-            self._check_source_count(member, who)
+            self._check_same(member, who, "source_count")
             self._check_node_id(member, who)
 
     def _check_filters(self, member: Member, who: str) -> None:
@@ -149,28 +155,12 @@ class ConsumerGroup:
             text += f", existed topic conditions is {map_text(self._first.filters)}"
         raise DeclinedError(ErrCode.CLIENT_INCONSISTENT_FILTERSET, text)
 
-    def _check_bound(self, member: Member, who: str) -> None:
-        if member.session_key != self._first.session_key:
-            raise DeclinedError(
-                ErrCode.CLIENT_INCONSISTENT_SESSIONKEY,
-                f"{who}'s sessionKey {_DIFFERS}, "
-                f"required is {self._first.session_key}, request is {member.session_key}",
-            )
-        if member.select_big != self._first.select_big:
-            raise DeclinedError(
-                ErrCode.CLIENT_INCONSISTENT_SELECTBIG,
-                f"{who}'s isSelectBig {_DIFFERS}, "
-                f"required is {_java_bool(self._first.select_big)}, request is {_java_bool(member.select_big)}",
-            )
-        self._check_source_count(member, who)
-
-    def _check_source_count(self, member: Member, who: str) -> None:
-        if member.source_count != self._first.source_count:
-            raise DeclinedError(
-                ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT,
-                f"{who}'s sourceCount {_DIFFERS}, "
-                f"required is {self._first.source_count}, request is {member.source_count}",
-            )
+    def _check_same(self, member: Member, who: str, *names: str) -> None:
+        for name in names:
+            required, given = (_java_text(getattr(one, name)) for one in (self._first, member))
+            if given != required:
+                code, shown = _SAME[name]
+                raise DeclinedError(code, f"{who}'s {shown} {_DIFFERS}, required is {required}, request is {given}")
 
     def _check_node_id(self, member: Member, who: str) -> None:
         for client_id in self.client_ids:
@@ -183,5 +173,5 @@ class ConsumerGroup:
                 )
 
 
-def _java_bool(value: bool) -> str:
-    return "true" if value else "false"
+def _java_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
