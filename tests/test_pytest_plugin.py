@@ -74,16 +74,19 @@ def test_a_users_own_fixture_of_the_name_wins(tmp_path: Path) -> None:
     assert passed(run_pytest(tmp_path)) == 1
 
 
-def test_the_plugin_imports_nothing_slow_when_it_is_not_used(tmp_path: Path) -> None:
+def test_only_what_is_used_is_imported(tmp_path: Path) -> None:
+    """Nothing slow before the fixture is used, and no client after it."""
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n"
-        "def test_it():\n"
+        "def test_without_it():\n"
         "    ours = {name for name in sys.modules if name.startswith(('tubemq_spark', 'pyspark'))}\n"
         "    cheap = {f'tubemq_spark.{name}' for name in ('default_logging', 'errors', 'peer_text')}\n"
         f"    assert ours == {{'tubemq_spark', *cheap, {PLUGIN!r}}}\n"
-        "    assert not {'google.protobuf', 'pyarrow', 'ssl'} & sys.modules.keys()\n"
+        "    assert not {'google.protobuf', 'pyarrow', 'ssl'} & sys.modules.keys()\n\n"
+        "def test_with_it(tubemq):\n    pass\n\n"
+        "def test_behind_it():\n    assert 'tubemq_spark.client.net.connection' not in sys.modules\n"
     )
-    assert passed(run_pytest(tmp_path)) == 1
+    assert passed(run_pytest(tmp_path)) == 3
 
 
 USES_THE_CLIENT = """
@@ -137,15 +140,6 @@ def test_the_client_forgets_a_stopped_server(tmp_path: Path, first: str) -> None
     head, tests = USES_THE_CLIENT.split("def test_", 1)
     (tmp_path / "test_it.py").write_text(f"{head}{first}\ndef test_{tests}")
     assert passed(run_pytest(tmp_path)) == 3
-
-
-def test_the_fixture_does_not_import_the_client(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "import sys\n\n"
-        "def test_one(tubemq):\n    pass\n\n"
-        "def test_two():\n    assert 'tubemq_spark.client.net.connection' not in sys.modules\n"
-    )
-    assert passed(run_pytest(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
