@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,21 +63,6 @@ def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTub
     numbers = {int(message.body): message.partition for message in tubemq.messages("numbers")}
     assert len(tubemq.messages("numbers")) == len(numbers) == 100
     assert all(numbers[number] == numbers[number % 10] for number in numbers)
-
-
-def test_a_topic_is_copied(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
-    tubemq.create_topic("my_topic")
-    tubemq.create_topic("my_other_topic")
-    (block,) = (block for block in blocks("docs/sink.md") if '"my_copy"' in block.code)
-    shell = shell_for("docs/sink.md", spark, tubemq, tmp_path)
-    from_start = block.code.replace(".load()", '.option("startingOffsets", "earliest").load()')
-    shell.paste(replace(block, code=from_start))
-    tubemq.send("my_topic", b"a", attributes={"n": "1"}, msg_type="t")
-    wait_for(lambda: tubemq.messages("my_other_topic"), "the copy", shell.names["query"])
-    shell.names["query"].stop()
-    (copy,) = tubemq.messages("my_other_topic")
-    assert (copy.body, copy.attributes, copy.msg_type) == (b"a", {"n": "1"}, "t")
-    assert len(tubemq.messages("my_topic")) == 1
 
 
 def test_updates_are_written_by_foreach_batch(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
