@@ -180,7 +180,7 @@ class NotFound(Enum):
 
 
 def not_found_kind(message: str) -> NotFound:
-    """Return the kind of a 404, which only its text tells (wire: MsgFileStore, MsgMemStore, BrokerServiceServer)."""
+    """Return the kind of a 404, which only its text shows (wire: MsgFileStore, MsgMemStore, BrokerServiceServer)."""
     if "reached maxOffset" in message:
         return NotFound.END
     return NotFound.PASSED if "found Message by index!" in message else NotFound.WAIT

@@ -13,7 +13,7 @@ MsgMemStore):
 * A roll-back (a commit with nothing consumed) returns the confirmed position. That is still the position of the last
   seek, unless something moved the group: retention, the removal of an idle group, or an administrator.
 
-So the reader holds each reply until the next one tells where it ended. A reply that crosses `end` is cut: after a seek
+So the reader holds each reply until the next one shows where it ended. A reply that crosses `end` is cut: after a seek
 to `end`, the first message found is also the first message of the held reply that does not belong to the range. Before
 each new seek a roll-back proves that nothing moved the cursor since the last one. The reader closes with a seek to
 `start`: the reply is `start` only if retention removed nothing of the range meanwhile.
@@ -203,7 +203,7 @@ class ExactRange:
             raise ProtocolError(f"{self!r}: {event.name} cannot happen now")
         handler(self, reply)
 
-    # READING: hold each reply until the next one tells where it ended
+    # READING: hold each reply until the next one shows where it ended
 
     def _opened(self, _: Reply) -> None:
         self._state = RangeState.READING
@@ -217,7 +217,7 @@ class ExactRange:
             self._cut(held._replace(bound=reply.begin))
         elif held is not None:
             self._complete(held.messages, held.begin, reply.begin)
-        elif reply is AT_END and not self._cursor.has_passed:  # nothing tells why no entry gave a message
+        elif reply is AT_END and not self._cursor.has_passed:  # nothing says why no entry gave a message
             self._complete((), self._cursor.sought, self.end)
         elif reply.begin >= self.end:
             self._close()
@@ -381,7 +381,7 @@ class ExactRange:
         """The reply says nothing new."""
 
 
-# These states seek to one place and wait for the first fetch that tells something.
+# These states seek to one place and wait for the first fetch that says something.
 _LOOKUPS: Mapping[RangeState, Callable[[ExactRange, Reply], None]] = {
     RangeState.CUTTING: ExactRange._cut_at,
     RangeState.COUNTING: ExactRange._count,

@@ -108,7 +108,7 @@ class DeliveredLog:
         return last.begin
 
     def still_has_last(self, begin: int, messages: Sequence[StoredMessage]) -> bool | None:
-        """Return whether the store still has the last delivered message by this reply, None if the next must tell."""
+        """Return whether this reply shows the last delivered message, None if the next one must show it."""
         last = self._batches[-1]
         if len(messages) >= self._ahead:
             return key_of(messages[self._ahead - 1]) == last.key

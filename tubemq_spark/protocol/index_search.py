@@ -19,7 +19,7 @@ a time is worth:
 Without any times the search would read the whole partition twice. So after `MOST_UNTIMED` messages without a time it
 samples `_SAMPLES` positions all over the index, and gives up if no message there has a time.
 
-Several partitions may share the index. A reply tells at which entry the fetch began, but not where its messages are.
+Several partitions may share the index. A reply says at which entry the fetch began, but not where its messages are.
 Each message has its own entry, which gives bounds for its position on both sides; they meet where all entries belong to
 the partition. Elsewhere the search pinpoints the position by bisection too: it is the last position from which this
 message, or one known to be before it, comes first.
@@ -45,7 +45,7 @@ _SAMPLES = 32
 _MINUTE = 60_000_000  # microseconds
 _A_MINUTE = timedelta(minutes=1)
 
-# Fetches of a probe. The second one tells where the first ended. More of them pass stretches without times, and even
+# Fetches of a probe. The second one shows where the first ended. More of them pass stretches without times, and even
 # more pass stretches without messages of the partition, because the replies are small there.
 _ONE, _BOUNDED, _PASSING, _PASSING_OTHERS = 1, 2, 4, 8
 

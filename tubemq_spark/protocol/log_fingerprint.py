@@ -9,7 +9,7 @@ What a fingerprint proves: a store loses only its tail. If it still has the same
 before that position has changed. So one probe at the newest fingerprint shows whether there was a loss. After a loss,
 probes at the older ones show the two fingerprints between which the lost tail begins.
 
-Why ids: they tell which messages between these two are old and which are new. An id (wire: IdWorker) is the time of the
+Why ids: they show which messages between these two are old and which are new. An id (wire: IdWorker) is the time of the
 broker's monotonic clock in nanoseconds, as a triangle wave that rises for 36.6 minutes and falls as long. After a crash
 a new broker process needs at least about a second to start. So a message is old if its id lies between the ids of the
 two fingerprints. This is wrong if the wave turns between them, or if something else moves the clock; `span_between`
@@ -84,7 +84,7 @@ UNKNOWN_IDS = KnownIds()
 
 
 def span_between(first: Fingerprint, last: Fingerprint) -> IdSpan | None:
-    """Return the ids of the messages from `first` to `last`, or None if ids cannot tell them from later messages.
+    """Return the ids of the messages from `first` to `last`, or None if later messages may have such ids.
 
     That is so if the wave of ids turns there, after too much time, or if the broker's clock was set.
     """
@@ -105,8 +105,8 @@ def span_between(first: Fingerprint, last: Fingerprint) -> IdSpan | None:
 def thinned(fingerprints: Iterable[Fingerprint], now: int) -> tuple[Fingerprint, ...]:
     """Return at most `MAX_FINGERPRINTS` of them: the oldest, the two newest, and some between.
 
-    The oldest one tells a topic that was deleted and created again from a truncated one. Of those between, the ones
-    stay that keep the gaps small in proportion to their age, so that one lies shortly before any loss.
+    The oldest one distinguishes a topic that was deleted and created again from a truncated one. Of those between,
+    the ones stay that keep the gaps small in proportion to their age, so that one lies shortly before any loss.
     """
     kept = sorted(set(fingerprints))
     while len(kept) > MAX_FINGERPRINTS:

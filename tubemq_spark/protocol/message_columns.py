@@ -46,7 +46,7 @@ class WireMessage(NamedTuple):
 class MessageColumns(Sequence[WireMessage]):
     """Messages of one reply: column by column, one array element for each message.
 
-    The payload of message n is `data[starts[n]:ends[n]]`; `intact[n]` tells whether its check sum is right. A slice has
+    The payload of message n is `data[starts[n]:ends[n]]`; `intact[n]` says whether its check sum is right. A slice has
     the same `data`.
     """
 

@@ -125,7 +125,7 @@ _FULL_REPLY = 30  # messages; the size of the reply most likely ended a first re
 
 
 class ReadCursor:
-    """The broker's read cursor since the last seek, as far as replies to fetches tell.
+    """The broker's read cursor since the last seek, as far as replies to fetches show.
 
     Positions are bytes of the index. `sought` is where the last seek went, which is the group's confirmed position.
     The next fetch begins at `least_begin` or later.

@@ -22,7 +22,7 @@ from tubemq_spark.protocol.varint import read_varint
 
 _SERIAL_NO = slice(4, 8)  # in a frame
 _SIZE = slice(8, 16)  # the number of blocks, which is one, and the size of the block
-_EQUAL, _KIND = 0xFF, 0x80  # masks of a byte; the high bit tells a text's other characters, and where a varint ends
+_EQUAL, _KIND = 0xFF, 0x80  # masks of a byte; the high bit marks a text's other characters, and where a varint ends
 SendAck = broker_pb.SendMessageResponseB2P
 _FIELDS = SendAck.DESCRIPTOR.fields_by_name
 _TEXT = _FIELDS["errMsg"].number << 3 | 2  # tags

@@ -25,13 +25,13 @@ from tests.real.topics import TopicSpec
 from tests.sending import batch_of, bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.connection import Connection, wait_for_any
 from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer import sender
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import OVERHEAD
-from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Stored, wait_for
+from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Stored
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, TransportError
@@ -398,7 +398,7 @@ def channel_to(cluster: EmbeddedCluster, max_in_flight: int, *, wants_answers: b
 def wait_for_answers(channel: BrokerChannel) -> tuple[list[Stored], list[Failed]]:
     stored, failed = list[Stored](), list[Failed]()
     while channel.in_flight:
-        wait_for([channel], 10)
+        wait_for_any([channel.connection], 10)
         more_stored, more_failed = channel.poll()
         stored += more_stored
         failed += more_failed

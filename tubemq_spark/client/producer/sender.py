@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -249,13 +249,6 @@ class BrokerChannel:
             self._batches.popleft()
 
 
-def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
-    """Wait up to `seconds` until `poll` has something to do for one of `channels`."""
-    wait_for_any([channel.connection for channel in channels], seconds)
-    for channel in channels:
-        channel.timeout.attended_at = channel.settings.clock.monotonic()
-
-
 def _outcome(reply: Response | Failure | ProtocolError) -> SendOutcome:
     if not isinstance(reply, Response):
         return reply
@@ -353,7 +346,9 @@ class Sender:
             limits.append(seconds)
         left = max(0.0, min(limits, default=0.0))
         if busy:
-            wait_for(busy, left)
+            wait_for_any([channel.connection for channel in busy], left)
+            for channel in busy:
+                channel.timeout.attended_at = clock.monotonic()
         else:
             clock.sleep(left)
 
