@@ -51,8 +51,8 @@ def document() -> str:
         ("Source and sink", SECRETS, CLIENT_OPTIONS),
         (
             "Source",
-            "For streams and batch reads. Set `subscribe` or `assign`, not both. Positions count bytes of a store's "
-            "index: 28 per message.",
+            "For streams and batch reads. Set one of `subscribe`, `subscribePattern` and `assign`. Positions count "
+            "bytes of a store's index: 28 per message.",
             [option for option in SOURCE_OPTIONS if option.name not in shared],
         ),
         ("Sink", "", [option for option in SINK_OPTIONS if option.name not in shared]),

@@ -36,9 +36,11 @@ CONTRACT_OF_CLIENTS = """
     tubemq.master tubemq.user tubemq.password tubemq.passwordFile tubemq.tls.enabled tubemq.tls.ca tubemq.tls.cert
     tubemq.tls.key tubemq.tls.keyPassword tubemq.tls.verifyHostname tubemq.rpc.timeoutMs tubemq.rpc.framing
     tubemq.retry.maxElapsedMs tubemq.connections.idleMs tubemq.connections.shared tubemq.brokers.addresses
+    tubemq.admin.address
 """
 CONTRACT_OF_THE_SOURCE = """
-    subscribe assign tubemq.group tubemq.claim.timeoutMs filters startingOffsets startingTimestamp endingOffsets
+    subscribe subscribePattern assign tubemq.group tubemq.claim.timeoutMs filters
+    startingOffsets startingTimestamp endingOffsets
     startingOffsetsByTimestamp startingOffsetsByTimestampStrategy endingOffsetsByTimestamp
     endingTimestamp failOnDataLoss maxOffsetsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay
     maxPartitionsPerTask commitOffsets headsIntervalMs pushFilters corruptMessages msgTimeZone metadataIntervalMs

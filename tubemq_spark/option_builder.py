@@ -18,12 +18,12 @@ __all__ = ["sink_options", "source_options"]
 
 # Source and sink accept each other's options, and do not import each other.
 SOURCE_ONLY = (
-    "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
-    "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
-    "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger", "maxBytesPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets", "headsIntervalMs",
-    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat", "inlongDefaultFormat",
-    "maxUnpackedBytes",
+    "subscribe", "subscribePattern", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters",
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
+    "headsIntervalMs", "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat",
+    "inlongDefaultFormat", "maxUnpackedBytes",
 )  # fmt: skip
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
@@ -33,8 +33,8 @@ SINK_ONLY = (
 _CONNECTION = (
     "tubemq.master", "tubemq.user", "tubemq.password", "tubemq.passwordFile", "tubemq.rpc.timeoutMs",
     "tubemq.rpc.framing", "tubemq.retry.maxElapsedMs", "tubemq.connections.idleMs", "tubemq.connections.shared",
-    "tubemq.brokers.addresses", "tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert", "tubemq.tls.key",
-    "tubemq.tls.keyPassword", "tubemq.tls.verifyHostname",
+    "tubemq.brokers.addresses", "tubemq.admin.address", "tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert",
+    "tubemq.tls.key", "tubemq.tls.keyPassword", "tubemq.tls.verifyHostname",
 )  # fmt: skip
 
 
@@ -51,6 +51,7 @@ def source_options(
     connections_idle_ms: int | None = None,
     connections_shared: bool | None = None,
     brokers_addresses: str | Sequence[str] | None = None,
+    admin_address: str | None = None,
     tls_enabled: bool | None = None,
     tls_ca: str | None = None,
     tls_cert: str | None = None,
@@ -58,6 +59,7 @@ def source_options(
     tls_key_password: str | None = None,
     tls_verify_hostname: bool | None = None,
     subscribe: str | Sequence[str] | None = None,
+    subscribe_pattern: str | None = None,
     assign: str | Mapping[str, Sequence[str]] | None = None,
     claim_timeout_ms: int | None = None,
     filters: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
@@ -104,6 +106,8 @@ def source_options(
             connections of its own and closes them at its end. Default: true
         brokers_addresses: where this client reaches a broker whose own address, which the master lists, is not
             reachable from here: behind NAT, in containers, with forwarded ports
+        admin_address: the HTTP API of the masters (`webPort` in master.ini), which `subscribePattern` needs; plain
+            HTTP, also with TLS. The default port is 8080. Default: the hosts of `tubemq.master`, port 8080
         tls_enabled: true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it.
             Default: false
         tls_ca: the certificates of the authorities that may sign a server's, on the driver and every executor; by
@@ -115,6 +119,8 @@ def source_options(
         tls_verify_hostname: true: a server's certificate must name the host that the client connects to; an authority
             must have signed it in either case. Default: true
         subscribe: the topics to read, with all their partitions
+        subscribe_pattern: instead of `subscribe`: all topics whose whole names match, also those that are created while
+            a stream runs, which are read from their beginning; needs the masters' HTTP API, see `tubemq.admin.address`
         assign: instead of `subscribe`: only these partitions
         claim_timeout_ms: how long to wait for a partition that another consumer of the group holds. Default: 45000
         filters: read only messages of these types, which are values of column `msg_type`; the broker filters by a hash
@@ -188,6 +194,7 @@ def sink_options(
     connections_idle_ms: int | None = None,
     connections_shared: bool | None = None,
     brokers_addresses: str | Sequence[str] | None = None,
+    admin_address: str | None = None,
     tls_enabled: bool | None = None,
     tls_ca: str | None = None,
     tls_cert: str | None = None,
@@ -229,6 +236,8 @@ def sink_options(
             connections of its own and closes them at its end. Default: true
         brokers_addresses: where this client reaches a broker whose own address, which the master lists, is not
             reachable from here: behind NAT, in containers, with forwarded ports
+        admin_address: the HTTP API of the masters (`webPort` in master.ini), which `subscribePattern` needs; plain
+            HTTP, also with TLS. The default port is 8080. Default: the hosts of `tubemq.master`, port 8080
         tls_enabled: true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it.
             Default: false
         tls_ca: the certificates of the authorities that may sign a server's, on the driver and every executor; by

@@ -66,7 +66,6 @@ class Option(Generic[T]):
 
 # Options of Spark's Kafka source that users may type out of habit, and what to type instead.
 _KAFKA_OPTIONS: Mapping[str, str] = {
-    "subscribePattern": "name the topics in option 'subscribe'",
     "groupIdPrefix": "use option 'tubemq.group'",
     "minPartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "maxRecordsPerPartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.cli.conftest import Run
-from tubemq_spark.cli.admin import AdminApi, AdminError
+from tubemq_spark.client.admin_api import AdminApi, AdminError
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Address
 

@@ -48,6 +48,7 @@ def test_a_profile_has_the_options_of_spark(write: Write) -> None:
             "tubemq.rpc.timeoutMs": "500",
             "tubemq.rpc.framing": "prefixed",
             "tubemq.retry.maxElapsedMs": "10000",
+            "tubemq.admin.address": "three:8081",
         }
     )
     assert found.admin.masters == (Address("three", 8081),)

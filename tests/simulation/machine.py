@@ -157,7 +157,7 @@ Replacement = tuple[Any, str, Any]
 
 def replacements() -> list[Replacement]:
     """Return what puts the simulated machine in the place of the real one."""
-    from tubemq_spark.client import system
+    from tubemq_spark.client import admin_api, system
     from tubemq_spark.client.clock import SystemClock
     from tubemq_spark.client.net import connection
 
@@ -178,4 +178,5 @@ def replacements() -> list[Replacement]:
         (connection, "open_socket", network.open_socket),
         (connection, "_READ_SIZE", 1 << 12),  # a new buffer for each connection takes time
         (connection, "not_received", network.not_received),
+        (admin_api, "_post", network.post),
     ]

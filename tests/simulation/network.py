@@ -9,10 +9,12 @@ even if its client has given up or has died. Only then the server sees the end o
 
 from __future__ import annotations
 
+import json
 import selectors
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from tests.simulation.world import Actor, Process, World, the_world
 from tubemq_spark.client.timings import Timings
@@ -354,6 +356,28 @@ def open_socket(address: Address, seconds: float, tls: object, timings: Timings)
     if listener is None or not listener.is_open or world.decide(f"refuse {name}", net.weather.refused):
         raise TransportError(f"cannot connect to {address}: Connection refused")
     return Socket(process, listener)
+
+
+def post(url: str, form: bytes, timeout: float) -> bytes:
+    """In place of the product's function of this name: a call of a master's HTTP API."""
+    world = the_world()
+    assert world.running is not None
+    net: Network = world.network
+    process = world.running.process
+    listener = net.ports[int(url.split(":")[2].split("/")[0])]
+    server = listener.name.removeprefix("the HTTP port of ")
+    world.sleep(USUAL)
+    hang = net.hang_of(server, world.now)
+    world.sleep(min(hang, timeout))
+    if hang >= timeout or net.unreachable.get((process.host, server), 0.0) > world.now:
+        raise TimeoutError("timed out")
+    if not listener.is_open or world.decide(f"refuse {process.name}→{listener.name}", net.weather.refused):
+        raise ConnectionRefusedError("Connection refused")
+    answer = listener.api(dict(parse_qsl(form.decode())))
+    world.sleep(USUAL)
+    if not isinstance(answer, dict):
+        raise ConnectionError(f"a redirect to {answer.address}")
+    return json.dumps(answer).encode()
 
 
 def not_received(socket: Socket) -> int:

@@ -20,6 +20,14 @@ UNRESOLVED = "client/producer/unresolved_sends.py"
 CLAIM_ID = "protocol/claim_id.py"
 
 READING = (
+    Fault(
+        "topics_by_pattern_not_found_later",
+        "topics that are created while a query runs are read from their beginning",
+        "source/partition_set.py",
+        "session.change_topics(wanted.topics, wanted.filters)",
+        "pass",
+        ("comes_to_rest",),
+    ),
     # Rows of a micro-batch
     Fault(
         "range_ends_early",

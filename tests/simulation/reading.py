@@ -114,8 +114,11 @@ class ReadingSchedule(OperatedSchedule):
         # More than the brokers keep in memory, in two blocks.
         unflushed = ("source.store_check", "UNFLUSHED_AT_MOST", (UNIT * 2 * config.mem_cache_msg_count + 2 * UNIT,))
         setting.knobs = turn_knobs(r, (*knobs, unflushed, unflushed))
+        if by_pattern := r.random() < 0.25:
+            setting.kinds = (*setting.kinds, "new topic")
         setting.extra = {
             **setting.extra,
+            "by_pattern": by_pattern,
             "topics": topics,
             "feed": sorted(feed),
             "first": first,
@@ -172,8 +175,13 @@ class ReadingSchedule(OperatedSchedule):
         self.check_quiet_group()
 
     def raw(self, **more: str) -> dict[str, str]:
-        own = {"tubemq.group": GROUP, "subscribe": ",".join(self.subscribed)}
-        return super().raw(**{**own, **self.options, **more})
+        own = {"tubemq.group": GROUP, **self._subscription(self.subscribed), **self.options, **more}
+        return super().raw(**own)
+
+    def _subscription(self, topics: Iterable[str]) -> dict[str, str]:
+        if self.setting.extra.get("by_pattern"):
+            return {"subscribepattern": "[t-z]", "tubemq.admin.address": self.tubemq.web_master}
+        return {"subscribe": ",".join(topics)}
 
     def _written(self, query: StreamQuery, batch: int, scans: list[list[Row]]) -> None:
         self.batches += 1
@@ -209,11 +217,22 @@ class ReadingSchedule(OperatedSchedule):
             and ("any more (411" not in str(error) or self.fencing.has_fenced(error))
         ):
             pass  # the attempt that fenced this one may have failed or been killed
+        elif (
+            "CLIENT_INCONSISTENT_TOPICSET" in str(error)
+            and "new topic" in self.came
+            and self.options.get(_TIMEOUT) == "5000"
+        ):
+            pass  # a killed run is a member for 30 s, with the topics that there were then
         elif "CLIENT_INCONSISTENT_FILTERSET" in str(error) and "filters" in self.options and "stranger" in recent:
             pass  # a Java consumer of the group has no filters
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":
             self.is_unexplained("the query", error)  # the claims of an earlier run expire before that
-        elif isinstance(error, TransportError) and ELAPSED not in self.options and "no master" not in str(error):
+        elif (
+            isinstance(error, TransportError)
+            and ELAPSED not in self.options
+            and "no master" not in str(error)
+            and "subscribePattern" not in str(error)  # at the start it is not repeated for long
+        ):
             self.is_unexplained("the query", error)  # nothing lasts as long as requests are repeated
         else:
             self.explain("the query", error)
@@ -369,6 +388,18 @@ class ReadingSchedule(OperatedSchedule):
         for number in range(1 + messages):
             self.send(topic, number, 1)
 
+    def new_topic(self, planned: Disturbance) -> bool:
+        """Somebody creates a topic that `subscribePattern` matches."""
+        names = [name for name in "vwx" if name not in self.topics]
+        if not names or not self.setting.extra.get("by_pattern"):
+            return False
+        self.world.tell("administrator", f"creates topic {names[0]}")
+        self.tubemq.create_topic(names[0], self.setting.partitions, self.setting.stores)
+        self.topics = self.fed_topics = self.subscribed = (*self.topics, names[0])
+        for number in range(int(planned.strength * 30)):
+            self.send(names[0], number, 1)
+        return True
+
     def start_elsewhere(self, planned: Disturbance) -> None:
         """The driver dies, and the next run starts on a computer whose clock is behind."""
         self.world.tell("operator", f"starts the query where the clock is {planned.strength * 30:.1f} s behind")
@@ -432,7 +463,7 @@ class ReadingSchedule(OperatedSchedule):
 
     def leave_out_topic(self, planned: Disturbance) -> None:
         """The operator changes the query's topics with its next start, and tolerates what goes away."""
-        if len(self.topics) < 2:
+        if len(self.topics) < 2 or self.setting.extra.get("by_pattern"):
             return
         self.options["failondataloss"] = "false"
         both = self.subscribed == self.topics
@@ -530,7 +561,7 @@ class ReadingSchedule(OperatedSchedule):
             for m in self.truth.of_topic(topic)
             if m.lost is None and self.reading.is_wanted(m)
         ]
-        of_batch = {"subscribe": ",".join(self.topics), "startingoffsets": "earliest", "failondataloss": "false"}
+        of_batch = {**self._subscription(self.topics), "startingoffsets": "earliest", "failondataloss": "false"}
         raw = self.raw(**{**of_batch, "tubemq.group": group})
         for name in ("maxoffsetspertrigger", "headsintervalms", "commitoffsets"):
             raw.pop(name, None)

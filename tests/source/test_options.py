@@ -308,6 +308,9 @@ BAD_VALUES = [
     ("msgTimeZone", "Asia/Nowhere", "a time zone"),
     ("msgTimeZone", "../etc/passwd", "a time zone"),
     ("metadataIntervalMs", "99", "milliseconds, at least 100"),
+    *(("subscribePattern", text, "a regular expression of Python") for text in ("", "(", r"\p{L}", r"\Qa\E")),
+    *(("subscribePattern", text, "a regular expression of Python") for text in ("[[a]b", "a{9999999999}", "(?<n>a)")),
+    *(("tubemq.admin.address", text, "host:port[,host:port…]") for text in ("", "http://m:8080", "m:0", "a,,b")),
     ("messageFormat", "json", "raw, inlongmsg or inlong"),
     ("inlongDefaultFormat", "json", "inlongmsg or raw"),
     ("startingOffsets", '{"t":' * 5000 + "1" + "}" * 5000, "earliest, latest, group or {"),
@@ -318,8 +321,19 @@ BAD_VALUES = [
 
 # Values that do not fit other options. Each entry: the wrong option, the given options, the error.
 MISFITS: list[tuple[str, dict[str, str | None], str]] = [
-    ("subscribe", {"subscribe": None}, "option 'subscribe' is required: topic[,topic…], or option 'assign': {"),
+    (
+        "subscribe",
+        {"subscribe": None},
+        "option 'subscribe' is required: topic[,topic…], or option 'subscribePattern': a regular expression of Python, "
+        "as orders_.*, or option 'assign': {",
+    ),
     ("subscribe", {"assign": '{"t":["1:0"]}'}, "give option 'subscribe' or 'assign', not both"),
+    ("subscribePattern", {"subscribePattern": "t.*"}, "give option 'subscribe' or 'subscribePattern', not both"),
+    (
+        "subscribePattern",
+        {"subscribePattern": "t.*", "assign": '{"t":["1:0"]}'},
+        "give option 'subscribe', 'subscribePattern' or 'assign', not all",
+    ),
     ("filters", {"filters": '{"t":["a"],"u":["b"],"v":["c"]}'}, "option 'filters' names u, v, which is none of"),
     (
         "filters",

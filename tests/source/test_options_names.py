@@ -49,7 +49,6 @@ def test_unknown_option_suggests_the_nearest_name(given: str, meant: str) -> Non
 @pytest.mark.parametrize(
     ("given", "instead"),
     [
-        ("subscribePattern", "name the topics in option 'subscribe'"),
         ("groupIdPrefix", "use option 'tubemq.group'"),
         ("minPartitions", "a TubeMQ partition cannot be split"),
         ("maxRecordsPerPartition", "a TubeMQ partition cannot be split"),

@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.clusters import Cluster
+from tests.clusters import LAYOUTS, Cluster
+from tests.clusters.embedded import embedded_cluster
 from tests.messages import Sent, numbered, partitions, send
 from tests.real.processes import members, parent, read
 from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
@@ -58,7 +60,8 @@ class Producer:
     def __init__(self, cluster: Cluster, topics: list[str], pause: float = 0.05) -> None:
         self._cluster = cluster
         self._pause = pause
-        self._targets = [partition for topic in topics for partition in partitions(cluster, topic)]
+        self._targets: list[Partition] = []
+        self.add(*topics)
         self._parts: list[dict[Partition, list[Sent]]] = []
         self._ended = threading.Event()
         self._problem: BaseException | None = None
@@ -72,6 +75,11 @@ class Producer:
         self._ended.set()
         self._thread.join()
 
+    def add(self, *topics: str) -> None:
+        """Send to these topics too."""
+        more = [partition for topic in topics for partition in partitions(self._cluster, topic)]
+        self._targets = [*self._targets, *more]
+
     @property
     def sent(self) -> list[dict[Partition, list[Sent]]]:
         """All messages, after the thread has ended."""
@@ -83,8 +91,8 @@ class Producer:
     def _run(self) -> None:
         try:
             while not self._ended.wait(self._pause):
-                random.shuffle(self._targets)
-                self._parts.append(send(self._cluster, numbered(self._targets, random.randint(1, 60))))
+                targets = random.sample(self._targets, len(self._targets))
+                self._parts.append(send(self._cluster, numbered(targets, random.randint(1, 60))))
         except BaseException as problem:
             self._problem = problem
 
@@ -93,6 +101,7 @@ class Copy:
     """The query, its checkpoint, its output and its receipts."""
 
     def __init__(self, source: Source, folder: Path) -> None:
+        self.reading: dict[str, object] = {"startingOffsets": "earliest"}
         cluster = source.cluster
         self.topics = [cluster.new_topic("one"), cluster.new_topic("three")]
         self.output = cluster.new_topic("three")
@@ -114,7 +123,7 @@ class Copy:
         """Run the query in a session of its own, and kill the whole session at the end. Without `reuse`, each task has
         Python processes of its own."""
         given = {
-            "source": self.source.options(*self.topics, startingOffsets="earliest"),
+            "source": self.source.options(*self.topics, **self.reading),
             "columns": COLUMNS,
             "sink": self.sink,
             "java": quick_start(),
@@ -146,7 +155,7 @@ class Copy:
 
     def finish(self, queries: Queries) -> None:
         """Process everything that is there."""
-        frame = self.source.stream(*self.topics, startingOffsets="earliest").selectExpr(*COLUMNS)
+        frame = self.source.stream(*self.topics, **self.reading).selectExpr(*COLUMNS)
         writer = frame.writeStream.format("tubemq").options(**self.sink).trigger(availableNow=True)
         query: StreamingQuery = queries.begin(writer.start)
         run_to_the_end(query)
@@ -273,6 +282,28 @@ def test_each_message_once_when_drivers_are_killed_at_random(
             print(f"kill {number + 1}: {len(numbers(copy.checkpoint / 'commits'))} micro-batches committed", flush=True)
     copy.finish(queries)
     copy.check(producer.sent)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_each_message_once_when_drivers_are_killed_while_topics_appear(
+    queries: Queries, spark: SparkSession, group: str, tmp_path: Path, chance: random.Random
+) -> None:
+    with embedded_cluster() as cluster:
+        copy = Copy(Source(spark, cluster, group), tmp_path)
+        pattern = "|".join([*copy.topics, "new_.*"])
+        copy.reading |= {"subscribe": None, "subscribePattern": pattern, "metadataIntervalMs": 200}
+        copy.reading["tubemq_admin_address"] = cluster.web_master
+        with Producer(cluster, copy.topics, pause=0.3) as producer:
+            for number in range(10):
+                with copy.running() as process:
+                    copy.wait_for_more_batches(1)
+                    cluster.create(f"new_{number}", LAYOUTS[chance.choice(["one", "three"])])
+                    producer.add(f"new_{number}")
+                    time.sleep(chance.expovariate(1))
+                    kill(process.pid, chance.choice([None, "java"]))
+        copy.finish(queries)
+        copy.check(producer.sent)
 
 
 @pytest.mark.thorough

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tubemq_spark.checks.clocks import check_token_clock, refused_clock
-from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice
+from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice, warning
 from tubemq_spark.checks.settings import CheckSettings
+from tubemq_spark.client.admin_api import matching_topics
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
@@ -24,6 +25,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.protocol.metadata import Broker, TopicOnBroker
+from tubemq_spark.source.option_parsers import types_of
 
 S = TypeVar("S", ConsumerSession, ProducerSession)
 
@@ -67,6 +69,8 @@ def check_cluster(settings: CheckSettings) -> tuple[list[CheckResult], Found]:
 
 
 def _check(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
+    if settings.pattern is not None:
+        settings = yield from _matching(settings, settings.pattern)
     if settings.topics:
         refused = yield from _reading(settings, found)
         if refused:
@@ -80,6 +84,18 @@ def _check(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
                 yield _of_error(problem, settings)
                 return
             yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
+
+
+def _matching(settings: CheckSettings, pattern: re.Pattern[str]) -> Generator[CheckResult, None, CheckSettings]:
+    """Yield the result of asking for topics by pattern, and return the settings with these topics."""
+    try:
+        topics = matching_topics(settings.client, pattern, settings.client.rpc_timeout)
+    except TubeMQError as error:
+        yield failed("topic", pattern.pattern, *split_advice(error, "see the master's log"))
+        return settings
+    if not topics:
+        yield warning("topic", pattern.pattern, "no topic matches option 'subscribePattern'", "create a topic")
+    return replace(settings, topics=topics, filters=types_of(topics, settings.given_filters))
 
 
 def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, None, bool]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ _REMEDY = "correct the option; docs/options.md lists all of them"
 class CheckSettings:
     """What the checks are about.
 
-    `topics` are read in `group`, with message types `filters` by topic; without a group the checks use a new name.
+    `topics` are read in `group`, with message types `filters` by topic; without a group the checks use a new name. If a
+    `pattern` names the topics, `given_filters` are those of option `filters`, with None for all topics.
     `written` are the topics that a sink writes. Both may be empty: then only servers are checked.
     """
 
@@ -32,6 +34,8 @@ class CheckSettings:
     topics: tuple[str, ...] = ()
     group: str | None = None
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pattern: re.Pattern[str] | None = None
+    given_filters: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
 
 
@@ -55,11 +59,12 @@ def check_settings(raw: Mapping[str, str]) -> tuple[list[CheckResult], CheckSett
         return results, None
     assigned = _value(source.ASSIGN, raw) or ()
     topics = _value(source.SUBSCRIBE, raw) or tuple(sorted({partition.topic for partition in assigned}))
+    pattern, given = _value(source.SUBSCRIBE_PATTERN, raw), _value(source.FILTERS, raw) or {}
     filters: Mapping[str, tuple[str, ...]] = {}
     with suppress(ConfigError):
-        filters = source.filters_of(topics, _value(source.FILTERS, raw) or {})
+        filters = source.filters_of(topics, given, pattern)
     written = tuple(topic for option in (TOPIC, DEAD_LETTER_TOPIC) if (topic := _value(option, raw)))
-    return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, written)
+    return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, pattern, given, written)
 
 
 def _client_alone(raw: Mapping[str, str], why: str) -> tuple[list[CheckResult], CheckSettings | None]:
@@ -90,7 +95,7 @@ def _together(raw: Mapping[str, str], source: ModuleType) -> Iterator[tuple[str,
     try:
         MASTER.get(raw)
         ClientSettings.from_options(raw)
-        if keys & {"subscribe", "assign"}:
+        if keys & {"subscribe", "subscribepattern", "assign"}:
             source.SourceOptions.read(raw, streaming=not keys & {"endingoffsets", "endingtimestamp", "pushfilters"})
         if keys & {"topic", "deadlettertopic", "failedrows", "effectivelyonce"}:
             SinkOptions.from_options(raw)

@@ -2,8 +2,8 @@
 """The connection of a command: client settings and HTTP API, from the command line, the environment and the profile.
 
 The command line wins over the environment, and that over the profile: a TOML file whose keys are the names of the
-connection's options without `tubemq.`. Its table `[tls]` holds `tubemq.tls.…`, and so on; the table `[admin]` has the
-`address` of the master's HTTP API, and its `token` or `tokenFile`.
+connection's options without `tubemq.`. Its table `[tls]` holds `tubemq.tls.…`, and so on; the table `[admin]` also has
+the `token` or `tokenFile` of the master's HTTP API.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tubemq_spark.cli.admin import AdminApi
 from tubemq_spark.cli.output import note
+from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.client.settings import (
+    ADMIN_ADDRESS,
     CLIENT_OPTIONS,
     MASTER,
     PASSWORD,
@@ -30,8 +31,6 @@ from tubemq_spark.client.settings import (
 )
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import check_names
-from tubemq_spark.protocol.constants import WEB_PORT
-from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -76,13 +75,14 @@ def connect(
     """
     profile = load_profile(config)
     options = client_options(master, profile, assignments)
+    if admin is not None:
+        options[ADMIN_ADDRESS.name] = admin
     if MASTER.name not in options:
         raise ConfigError(
             "no master is named. Use --master HOST:PORT, the variable TUBEMQ_MASTER or the profile's master"
         )
     check_names(options, CLIENT_OPTIONS)
     settings = ClientSettings.from_options(options)
-    web = _web_addresses(admin or profile.admin.get("address"), settings.masters)
     file = None if token_file is None else str(token_file)
     if token is None:
         token = _token(profile.admin, file)
@@ -90,7 +90,7 @@ def connect(
         raise ConfigError(f"give one token: --token (or {TOKEN_VARIABLE}) or --token-file, not both")
     elif token != os.environ.get(TOKEN_VARIABLE):
         _warn_of_argument("--token", f"{TOKEN_VARIABLE}, --token-file")
-    return Connection(options, settings, AdminApi(web, token))
+    return Connection(options, settings, AdminApi(settings.admin_addresses, token))
 
 
 def client_options(master: str | None, profile: Profile, assignments: Sequence[str]) -> dict[str, str]:
@@ -126,7 +126,9 @@ def load_profile(path: Path | None) -> Profile:
     try:
         if unknown := sorted(set(admin) - set(_ADMIN_KEYS)):
             raise ConfigError(f"the table [admin] takes {', '.join(_ADMIN_KEYS)} only, not {', '.join(unknown)}")
-        profile = Profile(dict(_options(content, "tubemq.")), dict(_options(admin, "")))
+        table = dict(_options(admin, ""))
+        given = {ADMIN_ADDRESS.name: table["address"]} if "address" in table else {}
+        profile = Profile({**dict(_options(content, "tubemq.")), **given}, table)
         check_names(profile.options, CLIENT_OPTIONS)
     except ConfigError as error:
         raise ConfigError(f"the profile {found}: {error}") from None
@@ -193,16 +195,3 @@ def _warn_of_readers(path: Path) -> None:
         return
     if is_open:
         note(f"warning: all users of this machine can read {path}, which holds a secret. Run: chmod 600 {path}")
-
-
-def _web_addresses(text: str | None, masters: Sequence[Address]) -> tuple[Address, ...]:
-    if text is None:
-        return tuple(address._replace(port=WEB_PORT) for address in masters)
-    try:
-        addresses = parse_master_addresses(text)
-    except ValueError as error:
-        raise ConfigError(f"--admin is {text!r}; expected HOST:PORT[,HOST:PORT…] ({error})") from None
-    return tuple(
-        address if ":" in part else address._replace(port=WEB_PORT)
-        for address, part in zip(addresses, text.split(","), strict=True)
-    )

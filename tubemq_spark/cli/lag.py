@@ -21,11 +21,11 @@ from rich.console import Group as Stack
 from rich.live import Live
 from rich.text import Text
 
-from tubemq_spark.cli.admin import AdminApi, AdminError, Answer, checked_rows, rows_of
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
 from tubemq_spark.cli.output import console, print_json, print_line, print_table, table
 from tubemq_spark.cli.parameters import Group, Json, connected, ends_with_interrupt
+from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, rows_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 

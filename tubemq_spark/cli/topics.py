@@ -15,13 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tubemq_spark.cli.admin import AdminApi, AdminError, check_rows, checked_rows, joined, rows_of
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.output import confirm, print_json, print_line, print_table, progress
 from tubemq_spark.cli.parameters import Json, Topic, Yes, connected
+from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
 from tubemq_spark.errors import ConfigError
 
-_INTERNAL = "__"  # the beginning of the names of the brokers' own topics
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
 _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores")
@@ -52,11 +51,9 @@ class Deployment:
 
 def deployments(admin: AdminApi, topic: str | None = None) -> list[Deployment]:
     """Return all topics of the cluster by broker, or one; without the brokers' own topics."""
-    answer = admin.query("admin_query_topic_info", **({} if topic is None else {"topicName": topic}))
+    rows = admin.topics(topic)
     with checked_rows():
-        found = [_deployment(row) for one in rows_of(answer) for row in one["topicInfo"]]
-    shown = (one for one in found if topic is not None or not one.topic.startswith(_INTERNAL))
-    return sorted(shown, key=lambda one: (one.topic, one.broker_id))
+        return sorted(map(_deployment, rows), key=lambda one: (one.topic, one.broker_id))
 
 
 def _deployment(row: dict[str, Any]) -> Deployment:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,23 @@ from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import Option, boolean, choice, flag, not_blank, whole_number
 from tubemq_spark.protocol.auth import Credentials
-from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, MASTER_PORT, MASTER_TLS_PORT, Framing
+from tubemq_spark.protocol.constants import (
+    BROKER_PORT,
+    BROKER_TLS_PORT,
+    MASTER_PORT,
+    MASTER_TLS_PORT,
+    WEB_PORT,
+    Framing,
+)
 from tubemq_spark.protocol.metadata import Address, Broker, parse_broker_addresses, parse_master_addresses
+
+
+def _addresses(default_port: int) -> Callable[[str], tuple[Address, ...]]:
+    return lambda text: tuple(
+        address if ":" in given else address._replace(port=default_port)
+        for address, given in zip(parse_master_addresses(text), text.split(","), strict=True)
+    )
+
 
 MASTER = Option(
     "tubemq.master",
@@ -67,6 +82,14 @@ BROKER_ADDRESSES = Option(
     "where this client reaches a broker whose own address, which the master lists, is not reachable from here: behind "
     "NAT, in containers, with forwarded ports",
 )
+ADMIN_ADDRESS = Option(
+    "tubemq.admin.address",
+    _addresses(WEB_PORT),
+    "host:port[,host:port…]",
+    "the HTTP API of the masters (`webPort` in master.ini), which `subscribePattern` needs; plain HTTP, also with TLS. "
+    f"The default port is {WEB_PORT}",
+    shown_default=f"the hosts of `tubemq.master`, port {WEB_PORT}",
+)
 TLS_ENABLED = flag(
     "tubemq.tls.enabled",
     False,
@@ -109,7 +132,8 @@ TLS_VERIFY_HOSTNAME = Option(
 
 CLIENT_OPTIONS: tuple[Option[Any], ...] = (
     MASTER, USER, PASSWORD, PASSWORD_FILE, RPC_TIMEOUT_MS, RPC_FRAMING, RETRY_MAX_ELAPSED_MS, CONNECTIONS_IDLE_MS,
-    CONNECTIONS_SHARED, BROKER_ADDRESSES, TLS_ENABLED, TLS_CA, TLS_CERT, TLS_KEY, TLS_KEY_PASSWORD, TLS_VERIFY_HOSTNAME,
+    CONNECTIONS_SHARED, BROKER_ADDRESSES, ADMIN_ADDRESS, TLS_ENABLED, TLS_CA, TLS_CERT, TLS_KEY, TLS_KEY_PASSWORD,
+    TLS_VERIFY_HOSTNAME,
 )  # fmt: skip
 
 
@@ -130,6 +154,7 @@ class ClientSettings:
     idle_for: float = CONNECTIONS_IDLE_MS.preset / 1000
     shared_connections: bool = CONNECTIONS_SHARED.preset
     broker_addresses: tuple[Broker, ...] = ()
+    admin_addresses: tuple[Address, ...] = ()
     tls: TlsSettings | None = None
     master_reachable: bool = field(default=False, compare=False)
     timings: Timings = field(default_factory=lambda: DEFAULT_TIMINGS)
@@ -151,8 +176,9 @@ class ClientSettings:
             )
         framing = RPC_FRAMING.get(raw)
         tls = _tls(raw)
+        masters = (MASTER if tls is None else replace(MASTER, parse=_addresses(MASTER_TLS_PORT))).get(raw)
         return cls(
-            masters=(MASTER if tls is None else replace(MASTER, parse=_masters_over_tls)).get(raw),
+            masters=masters,
             credentials=_credentials(raw),
             rpc_timeout=RPC_TIMEOUT_MS.get(raw) / 1000,
             framing=None if framing == "auto" else Framing(framing),
@@ -160,15 +186,9 @@ class ClientSettings:
             idle_for=CONNECTIONS_IDLE_MS.get(raw) / 1000,
             shared_connections=CONNECTIONS_SHARED.get(raw),
             broker_addresses=BROKER_ADDRESSES.read(raw) or (),
+            admin_addresses=ADMIN_ADDRESS.read(raw) or tuple(one._replace(port=WEB_PORT) for one in masters),
             tls=tls,
         )
-
-
-def _masters_over_tls(text: str) -> tuple[Address, ...]:
-    return tuple(
-        address if ":" in given else address._replace(port=MASTER_TLS_PORT)
-        for address, given in zip(parse_master_addresses(text), text.split(","), strict=True)
-    )
 
 
 def _credentials(raw: Mapping[str, str]) -> Credentials | None:

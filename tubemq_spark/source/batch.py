@@ -30,7 +30,7 @@ from tubemq_spark.source.bound import GROUP
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition_set import partitions_to_read
+from tubemq_spark.source.partition_set import partitions_to_read, with_matching_topics
 from tubemq_spark.source.range_planner import Ranges, ranges
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ class PushingReader(TubeMQReader):
 def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> list[TubeMQInputPartition]:
     """Return the tasks of a batch read, for what `pushed` leaves. The group does not move; its positions are looked
     up only for `startingOffsets=group`."""
-    session = ConsumerSession(options.client, options.group, options.topics, options.filters)
+    options = with_matching_topics(options)
+    may_lack = options.pattern is not None
+    session = ConsumerSession(options.client, options.group, options.topics, options.filters, may_lack_topics=may_lack)
     session.register(wait=options.claim_timeout)
     # The tasks derive their claims from this one. Another plan of the application may run at the same time.
     label, reader = label_of(system.host_name()), system.token_hex(4)

@@ -34,7 +34,7 @@ from tubemq_spark.source.input_partition import TubeMQInputPartition, exclusive_
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
+from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read, with_matching_topics
 from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
@@ -66,9 +66,10 @@ class MicroBatchPlanner:
     """One run of a streaming query. Not thread-safe: Spark calls from one thread."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+        self._options = options = with_matching_topics(options)
+        may_lack = options.pattern is not None or not options.loss_policy.fail
         self._session = ConsumerSession(
-            options.client, options.group, options.topics, options.filters, may_lack_topics=not options.loss_policy.fail
+            options.client, options.group, options.topics, options.filters, may_lack_topics=may_lack
         )
         self._session.register(wait=options.claim_timeout)
         self._claims: GroupClaims | None = None
@@ -290,7 +291,9 @@ class MicroBatchPlanner:
         """`start` has no positions in the first batch: `end` has them, and the query's id. The ids differ when a first
         batch is repeated after a restart.
         """
-        begin = start.positions or end.initial or ({} if start.query == end.query else None)
+        begin = start.positions or end.initial
+        if begin is None and start.query == end.query:
+            begin = {}
         if begin is None or (start.positions and start.query != end.query):
             raise ConfigError(
                 f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a "
@@ -310,7 +313,7 @@ class MicroBatchPlanner:
             claims.hold(self._partitions.present(end.positions))
             return ranges(begin, self._stored_ends(end))
 
-        options = self._options
+        options = self._options.of_topics(self._session.topics)
         to_read = self._without_gone_partitions(replace(end, positions=begin), end.positions, find_ranges)
         to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
         ids: dict[Partition, KnownIds] = {}

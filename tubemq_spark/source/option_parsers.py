@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 from typing import Any
 
@@ -36,6 +37,16 @@ def _topic(text: str) -> str:
     return topic
 
 
+def pattern(text: str) -> re.Pattern[str]:
+    """Return the expression. Refuse what has another meaning in Java's dialect: Python warns of nested sets."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(not_blank(text), re.ASCII)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
+        raise ValueError(f"Python's `re` refuses it: {error}") from None
+
+
 def assigned(text: str) -> frozenset[Partition]:
     data = _json(text)
     if not isinstance(data, dict) or not data or not all(isinstance(keys, list) and keys for keys in data.values()):
@@ -63,6 +74,12 @@ def filters(text: str) -> Filters:
     if not data or not all(isinstance(types, list) for types in data.values()):
         raise ValueError('its form is not {"topic":["type",…]}')
     return {_topic(topic): _msg_types(types) for topic, types in data.items()}
+
+
+def types_of(topics: Iterable[str], filters: Filters) -> dict[str, tuple[str, ...]]:
+    """Return the message types to read of each topic that has a filter."""
+    for_all = filters.get(None, ())
+    return {topic: types for topic in topics if (types := filters.get(topic, for_all))}
 
 
 def _msg_types(types: list[Any]) -> tuple[str, ...]:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_builder import SINK_ONLY
-from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, one_of, whole_number
+from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, listed, one_of, whole_number
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
@@ -38,6 +39,13 @@ _ZONE = "a time without a zone is in the zone of `msgTimeZone`, whatever the ses
 
 
 SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, with all their partitions")
+SUBSCRIBE_PATTERN: Option[re.Pattern[str]] = Option(
+    "subscribePattern",
+    parsers.pattern,
+    "a regular expression of Python, as orders_.*",
+    "instead of `subscribe`: all topics whose whole names match, also those that are created while a stream runs, "
+    "which are read from their beginning; needs the masters' HTTP API, see `tubemq.admin.address`",
+)
 ASSIGN = Option(
     "assign", parsers.assigned, '{"topic":["brokerId:partitionId",…]}', "instead of `subscribe`: only these partitions"
 )
@@ -223,6 +231,8 @@ MAX_UNPACKED_BYTES = Option(
     MAX_UNPACKED,
 )
 
+# A query has one of these
+_TOPICS: tuple[Option[Any], ...] = (SUBSCRIBE, SUBSCRIBE_PATTERN, ASSIGN)
 # The first one that is set counts
 _STARTINGS = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
 _ENDINGS = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
@@ -240,12 +250,14 @@ class SourceOptions:
     """The user's choices. Durations are in seconds, moments have a zone, limits are in index entries."""
 
     client: ClientSettings
-    topics: tuple[str, ...]
+    topics: tuple[str, ...]  # with a pattern, none before `of_topics`
+    pattern: re.Pattern[str] | None
     group: str
     starting: Bound
     ending: Bound
     assigned: frozenset[Partition] | None
     filters: Mapping[str, tuple[str, ...]]
+    given_filters: Filters
     late_start: str
     loss_policy: LossPolicy
     max_offsets: int | None
@@ -263,6 +275,14 @@ class SourceOptions:
     @property
     def has_limits(self) -> bool:
         return any(limit is not None for limit in (self.max_offsets, self.max_bytes, self.min_offsets))
+
+    def of_topics(self, topics: tuple[str, ...]) -> SourceOptions:
+        """Return the options with these topics, which match the pattern; without a pattern, the options as they are."""
+        if self.pattern is None:
+            return self
+        filters = parsers.types_of(topics, self.given_filters)
+        rows = replace(self.rows, msg_types={topic: frozenset(types) for topic, types in filters.items()})
+        return replace(self, topics=topics, filters=filters, rows=rows)
 
     @classmethod
     def read(cls, raw: Mapping[str, str], *, streaming: bool, schema: StructType | None = None) -> SourceOptions:
@@ -286,21 +306,24 @@ class SourceOptions:
             for option in _set(raw, _LIMITS):
                 _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
             _check_batch_start(raw)
-        assigned = ASSIGN.read(raw)
+        assigned, pattern = ASSIGN.read(raw), SUBSCRIBE_PATTERN.read(raw)
+        given_filters = FILTERS.read(raw) or {}
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
-        filters = filters_of(topics, FILTERS.read(raw) or {})
+        filters = filters_of(topics, given_filters, pattern)
         rows = row_format(raw, filters)
         starting = _first(raw, _STARTINGS) or Bound(STARTING_OFFSETS.name, LATEST if streaming else EARLIEST)
         default_strategy = "latest" if starting.option == STARTING_TIMESTAMP.name else "error"
         return cls(
             client=ClientSettings.from_options(raw),
             topics=topics,
+            pattern=pattern,
             group=GROUP_NAME.get(raw),
             starting=starting.in_zone(rows.zone),
             late_start=STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.read(raw) or default_strategy,
             ending=(_first(raw, _ENDINGS) or Bound(ENDING_OFFSETS.name, LATEST)).in_zone(rows.zone),
             assigned=assigned,
             filters=filters,
+            given_filters=given_filters,
             loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
             max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw) if has_limits else None,
             max_bytes=MAX_BYTES_PER_TRIGGER.read(raw) if has_limits else None,
@@ -349,13 +372,12 @@ def check_options(raw: Mapping[str, str]) -> None:
     ClientSettings.from_options(raw)
     for option in SOURCE_OPTIONS:
         option.read(raw)
-    subscribed, assigned = SUBSCRIBE.read(raw), ASSIGN.read(raw)
-    if (subscribed is None) == (assigned is None):
-        raise ConfigError(
-            f"option 'subscribe' is required: {SUBSCRIBE.expects}, or option 'assign': {ASSIGN.expects}"
-            if subscribed is None
-            else "give option 'subscribe' or 'assign', not both"
-        )
+    given = [f"'{option.name}'" for option in _set(raw, _TOPICS)]
+    if not given:
+        others = [f"or option '{option.name}': {option.expects}" for option in _TOPICS[1:]]
+        raise ConfigError(f"option '{SUBSCRIBE.name}' is required: {', '.join([SUBSCRIBE.expects, *others])}")
+    if len(given) > 1:
+        raise ConfigError(f"give option {listed(given)}, not {'both' if len(given) == 2 else 'all'}")
     least, most = MIN_OFFSETS_PER_TRIGGER.read(raw), MAX_OFFSETS_PER_TRIGGER.read(raw)
     if least is not None and most is not None and least > most:
         raise ConfigError(
@@ -380,9 +402,11 @@ def _set(raw: Mapping[str, str], options: tuple[Option[Any], ...]) -> list[Optio
     return [option for option in options if option.name.lower() in {key.lower() for key in raw}]
 
 
-def filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str, ...]]:
+def filters_of(
+    topics: tuple[str, ...], filters: Filters, pattern: re.Pattern[str] | None = None
+) -> dict[str, tuple[str, ...]]:
     """Return the message types to read of each topic. Raise `ConfigError` if `filters` names another topic."""
-    if unknown := sorted({topic for topic in filters if topic is not None} - set(topics)):
+    unknown = sorted({topic for topic in filters if topic is not None} - set(topics))
+    if unknown and not (pattern and all(map(pattern.fullmatch, unknown))):
         raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is none of the topics to read")
-    for_all = filters.get(None, ())
-    return {topic: types for topic in topics if (types := filters.get(topic, for_all))}
+    return parsers.types_of(topics, filters)

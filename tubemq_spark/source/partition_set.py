@@ -8,11 +8,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from tubemq_spark.client.admin_api import matching_topics
+from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Extent, Prober
-from tubemq_spark.client.retries import Deadline
-from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.client.retries import Deadline, Retries
+from tubemq_spark.client.timings import Timings
+from tubemq_spark.errors import ConfigError, DataLossError, TransportError, TubeMQError
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions, StreamOffset
@@ -23,6 +26,28 @@ _log = logging.getLogger(__name__)
 _HIDDEN_PARTITION_POLL = 0.5  # seconds; between two requests while a partition is missing in the lists
 _NEW_MASTER_LISTS_FILL_UP = 20.0  # seconds; a new master needs up to 13 s to list all topics (measured)
 _NEW_PARTITION_TIMEOUT = 2.0  # seconds; of a broker that must serve a partition it listed just now
+
+
+class _Outage:
+    """When to warn of an outage again."""
+
+    def __init__(self, clock: Clock, timings: Timings) -> None:
+        self._clock, self._pause = clock, timings.next_outage_warning
+        self._again: Deadline | None = None  # while it lasts
+
+    @property
+    def warns(self) -> bool:
+        """True if it has just begun, or if the last warning is old."""
+        if self._again is not None and not self._again.passed:
+            return False
+        self._again = Deadline(self._pause, self._clock)
+        return True
+
+    @property
+    def ends(self) -> bool:
+        """True once, if there was an outage until now."""
+        again, self._again = self._again, None
+        return again is not None
 
 
 class Status(Enum):
@@ -57,7 +82,7 @@ class PartitionSet:
         self._clock, self._timings = options.client.clock, options.client.timings
         self._states: dict[Partition, PartitionState] = {}
         self._refresh = Deadline(options.metadata_interval, self._clock)
-        self._warn_again: Deadline | None = None  # while no master answers
+        self._masters_away, self._web_away = (_Outage(self._clock, self._timings) for _ in range(2))
 
     def __getitem__(self, partition: Partition) -> PartitionState:
         return self._states.setdefault(partition, PartitionState())
@@ -96,6 +121,8 @@ class PartitionSet:
     def check_topics(self, known: Iterable[Partition]) -> None:
         """Raise `ConfigError` if the cluster lacks a topic of which the query knows no partition. One of which it knows
         some was removed, which counts as a loss."""
+        if self._options.pattern is not None:
+            return  # the session has warned of topics that only the configuration has
         if unknown := set(self._session.missing_topics).difference(partition.topic for partition in known):
             raise ConfigError(
                 f"the cluster has no topic {', '.join(sorted(unknown))}. Check option 'subscribe', or create the topic"
@@ -106,6 +133,7 @@ class PartitionSet:
         not serve is tried again after the next `metadataIntervalMs`, as is a master that does not answer."""
         is_due = self._refresh.passed
         if is_due:
+            self._find_topics()
             self._refresh_lists(len(known))
             self._refresh = Deadline(self._options.metadata_interval, self._clock)
         new = [p for p in self.listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
@@ -115,6 +143,28 @@ class PartitionSet:
             self._states.pop(partition, None)
         return prober.extents(new)
 
+    def _find_topics(self) -> None:
+        """Let the session have the topics that match `subscribePattern` now, and those that the query still reads."""
+        options, session = self._options, self._session
+        if options.pattern is None:
+            return
+        try:
+            timeout = min(self._timings.silent_master_timeout, options.client.rpc_timeout)
+            found = matching_topics(options.client, options.pattern, timeout)
+        except TubeMQError as error:
+            if self._web_away.warns:
+                _log.warning(
+                    "[topics-wait] the query reads the %d topics that it knows, and asks for new ones every %g s: %s",
+                    len(session.topics), options.metadata_interval, error,
+                )  # fmt: skip
+            return
+        if self._web_away.ends:
+            _log.warning("[topics-again] the masters' HTTP API lists topics again")
+        wanted = options.of_topics(tuple(sorted({*found, *(partition.topic for partition in self.listed())})))
+        if set(wanted.topics) != set(session.topics):
+            _log.info("option 'subscribePattern' matches other topics now: %s", ", ".join(wanted.topics))
+            session.change_topics(wanted.topics, wanted.filters)
+
     def _refresh_lists(self, known: int) -> None:
         """Ask the master for the lists. A query that has `known` partitions needs no answer."""
         if not known:
@@ -123,7 +173,7 @@ class PartitionSet:
         try:
             self._session.refresh_soon()
         except TransportError as error:
-            if self._warn_again is None or self._warn_again.passed:
+            if self._masters_away.warns:
                 _log.warning(
                     "[partition-lists-wait] the query reads the %d partitions that it knows, and asks for new ones "
                     "every %g s: %s",
@@ -131,11 +181,9 @@ class PartitionSet:
                     self._options.metadata_interval,
                     error,
                 )
-                self._warn_again = Deadline(self._timings.next_outage_warning, self._clock)
         else:
-            if self._warn_again is not None:
+            if self._masters_away.ends:
                 _log.warning("[partition-lists-again] the master lists partitions again")
-            self._warn_again = None
 
     def _claim_served(self, new: list[Partition], claims: GroupClaims) -> list[Partition]:
         """Return those of the `new` partitions that could be claimed."""
@@ -209,12 +257,14 @@ class PartitionSet:
 
     def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""
-        found = (p for topic in self._options.topics for p in self._session.cluster.partitions(topic))
+        found = (p for topic in self._session.topics for p in self._session.cluster.partitions(topic))
         return [partition for partition in found if self._is_subscribed(partition)]
 
     def _is_subscribed(self, partition: Partition) -> bool:
         if self._options.assigned is not None:
             return partition in self._options.assigned
+        if self._options.pattern is not None:
+            return self._options.pattern.fullmatch(partition.topic) is not None
         return partition.topic in self._topics
 
     def _is(self, partition: Partition, status: Status) -> bool:
@@ -229,7 +279,7 @@ class PartitionSet:
 def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list[Partition]:
     """Return the topics' partitions that the master lists, or those that option `assign` names. Raise `ConfigError` if
     the cluster does not have one of these."""
-    found = [partition for topic in options.topics for partition in session.cluster.partitions(topic)]
+    found = [partition for topic in session.topics for partition in session.cluster.partitions(topic)]
     if options.assigned is None:
         return found
     if unknown := sorted(options.assigned - set(found)):
@@ -238,3 +288,26 @@ def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list
             f"does not have: it has {', '.join(map(str, found))}"
         )
     return sorted(options.assigned)
+
+
+def with_matching_topics(options: SourceOptions) -> SourceOptions:
+    """Return the options with the topics that match `subscribePattern` now; without a pattern, as they are. The HTTP
+    API is asked again for as long as masters at a session's first request. Raises as `matching_topics`."""
+    if options.pattern is None:
+        return options
+    client, what = options.client, "asking the masters' HTTP API for topics"
+    retries = Retries(min(client.timings.first_contact_timeout, client.retry_for), client.clock, what, _log)
+    while True:
+        try:
+            topics = matching_topics(client, options.pattern)
+            break
+        except TransportError as error:
+            if not retries.failed(error):
+                raise
+    retries.progress()
+    if not topics:
+        _log.warning(
+            "[no-topic-matches] no topic matches option 'subscribePattern', %r: a batch read is empty, and a stream "
+            "waits for topics that match", options.pattern.pattern,
+        )  # fmt: skip
+    return options.of_topics(topics)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.real import admin
-from tubemq_spark.cli.admin import AdminApi
+from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import parse_master_addresses
 from tubemq_spark.testing import EmbeddedTubeMQ

@@ -20,6 +20,9 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
+# Refusals because of other members of the group, which may end soon
+_MAY_END = (ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE, ErrCode.CLIENT_INCONSISTENT_TOPICSET)
+
 
 class ConsumerSession(MasterSession):
     """A member of a consumer group with client-side balance: it sees all partitions and claims those it wants.
@@ -48,7 +51,7 @@ class ConsumerSession(MasterSession):
 
     def register(self, wait: float = 0.0) -> None:
         """Join the group, list the partitions of its topics, and start the heartbeat. If another kind of consumer uses
-        the group, `wait` so many seconds: one that was killed is a member for 30 s more.
+        the group, or one of other topics, `wait` so many seconds: one that was killed is a member for 30 s more.
 
         Raise `ConfigError` if a topic is unknown that must not lack, or another kind of consumer uses the group,
         `AuthError` if the credentials or the group's permissions do not suffice, `TransportError` if no master answers.
@@ -69,7 +72,7 @@ class ConsumerSession(MasterSession):
             try:
                 self._master.retry(self._register)
             except ConfigError as error:
-                if error.code != ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE or not retries.failed(error):
+                if error.code not in _MAY_END or not retries.failed(error):
                     raise
             else:
                 return retries.progress()
@@ -78,6 +81,12 @@ class ConsumerSession(MasterSession):
     def missing_topics(self) -> list[str]:
         """The topics of which no partition is known."""
         return self.cluster.missing(self.topics)
+
+    def change_topics(self, topics: Sequence[str], filters: Mapping[str, Sequence[str]]) -> None:
+        """Leave the group, so that the next request joins it with these topics and filters."""
+        with self._lock:
+            self.topics, self._filters = tuple(topics), dict(filters)
+            self._leave()
 
     def refresh(self) -> Cluster:
         """List the partitions again, and register again if needed. Raises as `register` does."""
@@ -185,18 +194,25 @@ class ConsumerSession(MasterSession):
             authInfo=self._master.certificate(),
         )
         what = f"registering group {self.group} for {', '.join(topics)}"
-        reply = self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what)
+        try:
+            reply = self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what)
+        except ConfigError as error:
+            # Another client may have joined while this one was away, or a task's member has topics from before.
+            if error.code not in _MAY_END or self._stop_heartbeat is None:
+                raise
+            raise TransportError(str(error)) from None
         self._registry.expect_short_lists()
         self._handle(reply)
 
-    def _take_back_topics(self) -> None:
-        """Leave the group, so that the next request joins it with all topics: a member cannot add one."""
-        if self._left_out and self._master.is_registered:
+    def _leave(self) -> None:
+        """Leave the group, so that the next request joins it with all topics: a member cannot change them."""
+        if self._master.is_registered:
             self._master.close(Method.CONSUMER_CLOSE, self._close_request())
             self._master.state = MemberState.FORGOTTEN
 
     def _list_partitions(self, forgotten: type[TransportError] = TransportError) -> None:
-        self._take_back_topics()
+        if self._left_out:
+            self._leave()
         if not self._master.is_registered:
             self._register()
         if self._left_out.issuperset(self.topics):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,10 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.metadata import Address
 
+_INTERNAL = "__"  # the beginning of the names of the brokers' own topics
+_NORMAL = 0  # `topicStatusId` of a topic that is not being deleted (wire: TopicStatus)
 _USER = "tubemq_spark"
 _TIMEOUT = 10.0  # seconds
 _MOST = 64 << 20  # bytes of an answer
@@ -40,6 +44,7 @@ class AdminApi:
 
     masters: Sequence[Address]
     token: str | None = field(default=None, repr=False)
+    timeout: float = _TIMEOUT  # seconds, of one call at one server
 
     def query(self, method: str, **params: object) -> Answer:
         return self._ask_masters({"method": method, **params})
@@ -54,6 +59,13 @@ class AdminApi:
         users = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": self.token}
         return self._ask_masters({"method": method, **users, **params})
 
+    def topics(self, name: str | None = None) -> list[Answer]:
+        """Return a row for each topic on each broker, without the brokers' own topics; or only those of one topic."""
+        answer = self.query("admin_query_topic_info", **({} if name is None else {"topicName": name}))
+        with checked_rows():
+            found = [dict(row) for one in rows_of(answer) for row in one["topicInfo"]]
+            return [row for row in found if name is not None or not str(row["topicName"]).startswith(_INTERNAL)]
+
     def brokers(self) -> dict[int, Answer]:
         """Return the run status of all brokers by id."""
         rows = rows_of(self.query("admin_query_broker_run_status"))
@@ -65,7 +77,7 @@ class AdminApi:
         with checked_rows():
             address = Address(str(status["brokerIp"]), int(status["brokerWebPort"]))
         try:
-            return _call(f"http://{address}/broker.htm", {"method": method, **params})
+            return _call(f"http://{address}/broker.htm", {"method": method, **params}, self.timeout)
         except _FAILURES as error:
             raise TransportError(
                 f"the HTTP port {address} of broker {status['brokerId']} does not answer: {_reason(error)}. Check that "
@@ -78,13 +90,26 @@ class AdminApi:
         problems = []
         for address in self.masters:
             try:
-                return _call(f"http://{address}/webapi.htm", params)
+                return _call(f"http://{address}/webapi.htm", params, self.timeout)
             except _FAILURES as error:
                 problems.append(f"{address}: {_reason(error)}")
         raise TransportError(
             f"the master's HTTP API does not answer ({'; '.join(problems)}). Name the addresses of all masters with "
-            "--admin HOST:PORT,HOST:PORT (webPort in master.ini)"
+            "option 'tubemq.admin.address', on the command line --admin HOST:PORT,HOST:PORT (webPort in master.ini)"
         )
+
+
+def matching_topics(settings: ClientSettings, pattern: re.Pattern[str], timeout: float = _TIMEOUT) -> tuple[str, ...]:
+    """Return the topics whose whole names match, without the brokers' own ones. Raises as `AdminApi`."""
+    try:
+        rows = AdminApi(settings.admin_addresses, timeout=timeout).topics()
+        with checked_rows():
+            names = {str(row["topicName"]) for row in rows if int(row["topicStatusId"]) == _NORMAL}
+    except TubeMQError as error:
+        raise type(error)(
+            f"option 'subscribePattern' needs the masters' HTTP API, which lists topics: {error}"
+        ) from None
+    return tuple(sorted(filter(pattern.fullmatch, names)))
 
 
 def rows_of(answer: Answer) -> list[Answer]:
@@ -124,13 +149,11 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 _FAILURES = OSError, http.client.HTTPException, UnicodeError  # the last one for an impossible host name
 
 
-def _call(url: str, params: Mapping[str, object]) -> Answer:
+def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
     """Return the answer. Raise one of `_FAILURES`."""
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
-    with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
-        text = reply.read(_MOST).decode("utf-8", "replace")
     try:
-        answer = json.loads(text)
+        answer = json.loads(_post(url, form.encode(), timeout).decode("utf-8", "replace"))
     except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
         raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
     if not isinstance(answer, dict):
@@ -141,6 +164,11 @@ def _call(url: str, params: Mapping[str, object]) -> Answer:
             raise AuthError("the master refused the administration token (confModAuthToken in master.ini)")
         raise AdminError(f"{params['method']} at {url}: {shown(problem)}")
     return answer
+
+
+def _post(url: str, form: bytes, timeout: float) -> bytes:
+    with _OPENER.open(url, form, timeout=timeout) as reply:
+        return bytes(reply.read(_MOST))
 
 
 def _text(value: object) -> str:
