@@ -239,6 +239,12 @@ def unknown_topic_to_write(ground: Ground) -> Options:
     return {"tubemq.master": ground.cluster().master, "topic": "order"}
 
 
+@fault("topic", words="'tubemq.admin.address'")
+def http_api_at_another_port(ground: Ground) -> Options:
+    options = reading(ground.cluster(), subscribePattern="orders", **{"tubemq.admin.address": "127.0.0.1:1"})
+    return {name: value for name, value in options.items() if name != "subscribe"}
+
+
 @fault("topic", words="no partition that can be read")
 def topic_without_partitions(ground: Ground) -> Options:
     tubemq = ground.cluster()

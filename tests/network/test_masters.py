@@ -13,9 +13,9 @@ from tests.network.jobs import Jobs
 from tests.network.scenarios import seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
-from tubemq_spark.cli.admin import AdminApi
 from tubemq_spark.cli.topics import configure_topic, deployments, is_ready, remove_topic
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.protocol.metadata import parse_master_addresses
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
