@@ -51,15 +51,14 @@ def _origin(found: Results) -> str:
     """Say where and when the figures were measured."""
     first = next(iter(found.parts.values()))
     days = sorted({part.date[:10] for part in found.parts.values()})
-    what = ", ".join(f"{name} {version}" for name, version in first.versions.items() if name != "tubemq-spark")
+    what = ", ".join(f"{name} {version.partition('+')[0]}" for name, version in first.versions.items())
     where = f"{first.machine.get('cores', '?')} cores ({first.machine.get('processor', first.machine['system'])})"
-    commits = sorted({part.versions.get("tubemq-spark", "").rpartition("+g")[2] for part in found.parts.values()})
     loads = sorted(float(part.machine["load before"]) for part in found.parts.values() if "load before" in part.machine)
     load = f" Other programs ran: the load before the parts was {loads[0]:g} to {loads[-1]:g}." if loads else ""
     snapshot = " 2.5.0-SNAPSHOT is a build of that release's branch, not a release." if "SNAPSHOT" in what else ""
     return (
-        f"Measured by `make bench` from {days[0]} to {days[-1]} on {where} that servers and clients share, at commits "
-        f"{', '.join(commits)}; {what}.{snapshot}{load} Medians of {first.settings['rounds']} rounds.\n\n"
+        f"Measured by `make bench` on {' and '.join(days)} on {where} that servers and clients share; "
+        f"{what}.{snapshot}{load} Medians of {first.settings['rounds']} rounds.\n\n"
         "![Messages per second of each reader and writer](images/performance.svg)\n"
     )
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import tubemq_spark
 from scripts.markdown import table
-from tubemq_spark.errors import TubeMQError
+from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.sink.schema import BadRowError
 
@@ -25,8 +27,8 @@ INTRODUCTION = """\
 
 Each error of the connector has a class, which says who must act, and a text, which says what failed, where, and what to
 do. This page lists the classes with cause and remedy, and under each class the sentences of its errors. `…` stands for
-what differs: a name, a number, a server's text. Search the page for the fixed words of your error. Some texts are put
-together in several places; their beginning or end is listed then.
+what differs: a name, a number, a server's text. Search the page for the fixed words of your error; each list is in the
+order of its first fixed words. Some texts are put together in several places; their beginning or end is listed then.
 """
 
 CODES = """\
@@ -44,6 +46,63 @@ list above: Spark puts up to 85 lines of its own before it. If the text lacks th
 or at the `exception` of a `StreamingQueryListener`'s last event: `TubeMQListener` reports it from there.
 """
 
+
+class Kind(NamedTuple):
+    """Some of the sentences of `ConfigError`: those of these files, or that begin with these words."""
+
+    title: str
+    remedy: str
+    places: tuple[str, ...]
+    begin: tuple[str, ...] = ()
+
+
+# The first that fits is a sentence's kind.
+KINDS = (
+    Kind(
+        "Checkpoint",
+        "Check that `checkpointLocation` is this query's own, and that `tubemq.master` and `subscribe` are those of "
+        "its earlier runs. If the checkpoint is lost, go on from the group: docs/howto/lost-checkpoint.md says how.",
+        ("source/offset.py", "source/micro_batch_planner.py"),
+        ("the checkpoint",),
+    ),
+    Kind(
+        "Command line",
+        "Change the argument, the profile or the file that the text names. `tubemq-spark COMMAND --help` and "
+        "docs/reference/cli.md list the arguments with their values.",
+        ("cli/",),
+    ),
+    Kind(
+        "Topics, brokers and partitions",
+        "Check first that `tubemq.master` names the right cluster. `tubemq-spark topics list` shows its topics, and "
+        "`tubemq-spark topics describe` the partitions of one. Name one of these, or create what is missing.",
+        ("client/cluster/", "client/consumer/", "client/producer/failure_handler.py", "source/partition_set.py"),
+    ),
+    Kind(
+        "Effectively once",
+        "The query gives other rows or has other tasks than in an earlier attempt of the batch, or the search for the "
+        "stored rows has reached a limit. Restore the settings of that attempt, or raise the limit. Or set "
+        "`effectivelyOnceUncertain` to `sendAgain`, and drop the copies by their stamps: docs/sink.md says how.",
+        ("sink/deduplicator.py", "sink/stored_rows_search.py"),
+        ("…. Keep what decides on the number of tasks",),
+    ),
+    Kind(
+        "Options",
+        "Change the option that the text names. docs/options.md lists all options with their values and defaults.",
+        (
+            *("client/settings.py", "client/tls.py", "compression.py", "option_definition.py", "source/"),
+            *("sink/options.py", "sink/output_dir.py", "sink/receipts.py", "sink/task_attempts.py"),
+        ),
+        ("option '",),
+    ),
+    Kind(
+        "Columns and rows",
+        "Change the DataFrame before the write: cast, rename or drop the column, or correct its cells. "
+        "docs/reference/columns.md lists the columns. Option `failedRows` drops single bad rows or keeps them as dead "
+        "letters.",
+        ("client/producer/producer.py", "protocol/", "sink/"),
+    ),
+)
+
 _REACTIONS = {
     Reaction.RETRY: ("retries", "`ServerError`"),
     Reaction.WAIT: ("waits and asks again", "`ServerError`"),
@@ -60,10 +119,28 @@ def document() -> str:
     parts = [INTRODUCTION]
     for kind in error_classes():
         parts.append(f"## {kind.__name__}\n\n**Cause:** {kind.cause}\n\n**Remedy:** {kind.remedy}\n")
-        if sentences[kind.__name__]:
-            parts.append("".join(f"- {_as_code(sentence)}\n" for sentence in sorted(sentences[kind.__name__])))
+        raised = sentences[kind.__name__]
+        if kind is ConfigError:
+            for one in KINDS:
+                own = {text: file for text, file in raised.items() if kind_of(text, file) is one}
+                parts += [f"### {one.title}\n\n**Remedy:** {one.remedy}\n", _listed(own)]
+        elif raised:
+            parts.append(_listed(raised))
     parts += [CODES, _codes(), SHOWN]
     return "\n".join(parts)
+
+
+def kind_of(text: str, file: str) -> Kind:
+    """Return the kind of a sentence of `ConfigError`. Raise `StopIteration` for a file that belongs to none."""
+    return next(one for one in KINDS if text.startswith(one.begin) or file.startswith(one.places))
+
+
+def _listed(sentences: Iterable[str]) -> str:
+    return "".join(f"- {_as_code(sentence)}\n" for sentence in sorted(sentences, key=_fixed_words))
+
+
+def _fixed_words(sentence: str) -> tuple[str, str]:
+    return re.sub(r"^[^A-Za-z]+", "", sentence).lower(), sentence
 
 
 def error_classes() -> list[type[TubeMQError] | type[BadRowError]]:
@@ -84,10 +161,10 @@ def error_classes() -> list[type[TubeMQError] | type[BadRowError]]:
     return [*in_file, *others, BadRowError]
 
 
-def raised_sentences() -> dict[str, set[str]]:
-    """Return the texts that errors are made with, by class, as far as they stand in the code."""
+def raised_sentences() -> dict[str, dict[str, str]]:
+    """Return the texts that errors are made with, as far as they stand in the code, with their file, by class."""
     names = {kind.__name__ for kind in error_classes()}
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     package = Path(tubemq_spark.__path__[0])
     for file in sorted(package.rglob("*.py")):
         if package / "testing" in file.parents or package / "protocol" / "pb" in file.parents:
@@ -96,7 +173,7 @@ def raised_sentences() -> dict[str, set[str]]:
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         for function in functions:
             for name, text in _made_in(function, names):
-                found[name].add(text)
+                found[name].setdefault(text, file.relative_to(package).as_posix())
     return found
 
 

@@ -32,8 +32,12 @@ class TubeMQError(Exception):
     `cause` and `remedy` are sentences for users, and each class has its own.
     """
 
-    cause: ClassVar[str] = "Spark or a program that the command line has started failed."
-    remedy: ClassVar[str] = "Read the text of the error: it contains the first line of the other program's error."
+    cause: ClassVar[str] = (
+        "A command cannot go on: Spark or another program that it started failed, or it would leave something out."
+    )
+    remedy: ClassVar[str] = (
+        "Read the text of the error: it contains the first line of the other program's error, or says what to change."
+    )
 
     def __init__(self, text: str = "") -> None:
         super().__init__(escaped(text))

@@ -157,8 +157,8 @@ def source_options(
         max_trigger_delay: how long `minOffsetsPerTrigger` may delay a micro-batch. Default: `15m`
         max_partitions_per_task: how many partitions with at most 4000 new index entries may share one Spark task;
             without the option, at most 64 tasks share all of them. Default: none
-        commit_offsets: whether the group's position follows the committed micro-batches; with false, the group keeps
-            its position, but a driver that is killed leaves it where its micro-batch began. Default: true
+        commit_offsets: whether the group's position follows the committed micro-batches; with false, the query does not
+            move the group. Default: true
         heads_interval_ms: the minimum time between two requests for the log ends. While nothing arrives, it grows to a
             tenth of the time without new messages, up to 1000: that is the longest time that the first message after an
             idle time waits. With 0, the brokers are asked whenever Spark asks. Default: 100

@@ -167,8 +167,7 @@ MAX_PARTITIONS_PER_TASK = Option(
 COMMIT_OFFSETS = flag(
     "commitOffsets",
     True,
-    "whether the group's position follows the committed micro-batches; with false, the group keeps its position, but a "
-    "driver that is killed leaves it where its micro-batch began",
+    "whether the group's position follows the committed micro-batches; with false, the query does not move the group",
 )
 HEADS_INTERVAL_MS = Option(
     "headsIntervalMs",
