@@ -63,10 +63,12 @@ def test_the_token_goes_to_no_other_address_than_the_named_ones() -> None:
 
 
 ROWS = [b"[{}]", b'[{"brokerId": "x"}]', b'[{"brokerId": Infinity}]', b'[{"topicInfo": 5}]', b'[{"topicInfo": [{}]}]',
-        b'[{"brokerId": 1, "isBrokerOnline": "true"}]', b"[5]", b"5", b"null", b'{"a": 1}']  # fmt: skip
+        b'[{"brokerId": 1, "isBrokerOnline": "true"}]', b"[5]", b"5", b"null", b'{"a": 1}',
+        b'[{"brokerId": "' + b"x" * 100_000 + b'"}]',
+        b'[{"success": false, "errInfo": "' + b"x" * 100_000 + b'"}]']  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: rows.decode()[:40])
 @pytest.mark.parametrize(
     "command",
     [
@@ -87,6 +89,7 @@ def test_no_answer_of_a_master_ends_a_command_with_a_traceback(
     assert done.returncode in (0, 1, 2)
     assert len(done.stderr.splitlines()) == (done.returncode != 0)
     assert "internal error" not in done.stderr
+    assert len(done.stderr) < 1000
 
 
 def test_a_client_of_a_group_commands_no_terminal(run: Run) -> None:

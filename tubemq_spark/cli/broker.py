@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tubemq_spark.testing.servers import Activity
 
 _MAX_PARTITIONS = 1000
+_TOPIC = re.compile(r"([^:]+)(?::(\d{1,4}))?")
 _PERIOD = 0.5  # seconds between two updates of what a terminal shows
 
 _READY = """\
@@ -176,10 +178,10 @@ def _as_json(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
 
 
 def _topic(text: str) -> tuple[str, int]:
-    name, _, count = text.partition(":")
-    if not name or (count and not (count.isdecimal() and 1 <= int(count) <= _MAX_PARTITIONS)):
+    found = _TOPIC.fullmatch(text)
+    if found is None or not 1 <= int(found[2] or 3) <= _MAX_PARTITIONS:
         raise ConfigError(f"--topic {text!r} is not NAME or NAME:PARTITIONS, with 1 to {_MAX_PARTITIONS} partitions")
-    return name, int(count or 3)
+    return found[1], int(found[2] or 3)
 
 
 def in_new_terminal(command: str) -> str:

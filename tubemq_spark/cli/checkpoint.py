@@ -53,7 +53,7 @@ def _sources(lines: Sequence[str]) -> Iterator[Positions]:
     for line in lines:
         try:
             data = json.loads(line)
-        except ValueError:  # `-` stands for a source that has read nothing
+        except (ValueError, RecursionError):  # `-` stands for a source that has read nothing
             continue
         if isinstance(data, dict) and data.keys() >= _KEYS:
             yield StreamOffset.from_json(data).positions

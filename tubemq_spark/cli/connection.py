@@ -116,20 +116,19 @@ def load_profile(path: Path | None) -> Profile:
         return Profile()
     try:
         content = tomllib.loads(_text_of(found))
-    except OSError as error:
-        raise ConfigError(f"the profile {found} cannot be read: {error.strerror}. Check --config") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"the profile {found} is not TOML: {error}") from None
-    admin = content.pop("admin", {})
-    if not isinstance(admin, dict):
-        raise ConfigError(f"the profile {found}: admin is a table: write [admin], and below it address = …")
-    try:
+        admin = content.pop("admin", {})
+        if not isinstance(admin, dict):
+            raise ConfigError("admin is a table: write [admin], and below it address = …")
         if unknown := sorted(set(admin) - set(_ADMIN_KEYS)):
             raise ConfigError(f"the table [admin] takes {', '.join(_ADMIN_KEYS)} only, not {', '.join(unknown)}")
         table = dict(_options(admin, ""))
         given = {ADMIN_ADDRESS.name: table["address"]} if "address" in table else {}
         profile = Profile({**dict(_options(content, "tubemq.")), **given}, table)
         check_names(profile.options, CLIENT_OPTIONS)
+    except OSError as error:
+        raise ConfigError(f"the profile {found} cannot be read: {error.strerror}. Check --config") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the profile {found} is not TOML: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"the profile {found}: {error}") from None
     if profile.options.keys() & _SECRETS or "token" in admin:
@@ -153,7 +152,7 @@ def _options(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]
         if isinstance(value, dict):
             yield from _options(value, f"{prefix}{key}.")
         elif not isinstance(value, str | int | float):
-            raise ConfigError(f"{prefix}{key} is {value!r}; expected a text, a number, true or false")
+            raise ConfigError(f"{prefix}{key} is a {type(value).__name__}; expected a text, a number, true or false")
         else:
             yield prefix + key, str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -164,7 +163,7 @@ def _assigned(assignments: Sequence[str]) -> dict[str, str]:
     for text in assignments:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise ConfigError(f"-X {text!r} is not NAME=VALUE, for example -X user=alice")
+            raise ConfigError("-X takes NAME=VALUE, for example -X user=alice")  # what was given may be a secret
         name = name.strip()
         full = name if name.lower().startswith("tubemq.") else f"tubemq.{name}"
         found[known.get(full.lower(), full)] = value
@@ -178,7 +177,7 @@ def _token(admin: Mapping[str, str], file: str | None) -> str | None:
         return admin.get("token")
     try:
         token = _text_of(Path(file)).splitlines()[0].strip()
-    except (OSError, UnicodeDecodeError, IndexError) as error:
+    except (OSError, ValueError, IndexError) as error:
         raise ConfigError(f"the file {file} gives no token ({error})") from None
     _warn_of_readers(Path(file))
     return token
@@ -191,7 +190,7 @@ def _warn_of_argument(name: str, others: str) -> None:
 def _warn_of_readers(path: Path) -> None:
     try:
         is_open = bool(path.stat().st_mode & stat.S_IROTH)
-    except OSError:  # reading it says what is wrong
+    except (OSError, ValueError):  # reading it says what is wrong
         return
     if is_open:
         note(f"warning: all users of this machine can read {path}, which holds a secret. Run: chmod 600 {path}")

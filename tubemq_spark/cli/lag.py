@@ -118,7 +118,9 @@ def lag(
     group: Group,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default="all topics")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the lag again and again until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks at it.")] = 2.0,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, max=86_400, help="Seconds between two looks at it.")
+    ] = 2.0,
     as_json: Json = False,
 ) -> None:
     """Show how far a group is behind in each partition, and which client reads there. Nothing moves.

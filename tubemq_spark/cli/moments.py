@@ -15,7 +15,9 @@ from tubemq_spark.protocol.metadata import Partition
 
 _AGE = re.compile(r"(\d+)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_MIN_MILLISECONDS = 1_000_000_000_000  # a smaller number is a position
+_ENTRIES = re.compile(r"-(\d{1,18})")
+_PARTITION = re.compile(r"(\d{1,10}):(\d{1,10})")
+_MOST_DIGITS = 12  # of a position; a number with more is a time
 
 EXPECTED = (
     "earliest, latest, a time (2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago), -N for the last N entries, or a "
@@ -41,11 +43,11 @@ def parse_place(text: str, name: str) -> Place:
     bare = text.strip()
     if bare.lower() in ("earliest", "latest"):
         return Place(word=bare.lower())
-    if bare[:1] == "-" and bare[1:].isdecimal():
-        return Place(entries=int(bare[1:]))
+    if last := _ENTRIES.fullmatch(bare):
+        return Place(entries=int(last[1]))
     if bare.isdecimal() and message.parse_msg_time(bare) is not None:
         raise ConfigError(f"{name} is {text!r}, a yyyyMMddHHmm: write it in the form 2026-01-31T12:00")
-    if bare.isdecimal() and int(bare) < _MIN_MILLISECONDS:
+    if bare.isdecimal() and len(bare) <= _MOST_DIGITS:
         if int(bare) % UNIT:
             raise ConfigError(f"{name} is {text!r}: a position is a multiple of {UNIT}, the size of an index entry")
         return Place(position=int(bare))
@@ -70,10 +72,10 @@ def parse_moment(
 
 def parse_partition(text: str, topic: str, name: str) -> Partition:
     """Return the partition that `brokerId:partitionId` means."""
-    broker, _, number = text.strip().partition(":")
-    if not (broker.isdecimal() and number.isdecimal()):
+    found = _PARTITION.fullmatch(text.strip())
+    if found is None:
         raise ConfigError(f"{name} is {text!r}; expected brokerId:partitionId, for example 1:0")
-    return Partition(int(broker), topic, int(number))
+    return Partition(int(found[1]), topic, int(found[2]))
 
 
 def parse_attributes(texts: Iterable[str], name: str) -> dict[str, str]:

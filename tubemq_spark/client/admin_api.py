@@ -80,8 +80,8 @@ class AdminApi:
             return _call(f"http://{address}/broker.htm", {"method": method, **params}, self.timeout)
         except _FAILURES as error:
             raise TransportError(
-                f"the HTTP port {address} of broker {status['brokerId']} does not answer: {_reason(error)}. Check that "
-                "the broker runs, and that this machine may connect to its webPort"
+                f"the HTTP port {address} of broker {shown(status['brokerId'])} does not answer: {_reason(error)}. "
+                "Check that the broker runs, and that this machine may connect to its webPort"
             ) from None
 
     def _ask_masters(self, params: Mapping[str, object]) -> Answer:
@@ -125,7 +125,8 @@ def checked_rows() -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise AdminError(
-            f"the HTTP API answers with rows that are not TubeMQ's ({type(error).__name__}: {error}). Check the address"
+            f"the HTTP API answers with rows that are not TubeMQ's ({type(error).__name__}: {shown(error)}). Check the "
+            "address"
         ) from None
 
 
@@ -133,7 +134,7 @@ def check_rows(answer: Answer, what: str) -> None:
     """Raise `AdminError` if one of the rows, each for a topic on a broker, says that the change failed."""
     problems = {str(row.get("errInfo", "")) for row in rows_of(answer) if row.get("success") is False}
     if problems:
-        raise AdminError(f"{what}: the master refused it: {'; '.join(sorted(problems))}")
+        raise AdminError(f"{what}: the master refused it: {shown('; '.join(sorted(problems)))}")
 
 
 def joined(values: Iterable[object]) -> str:
@@ -179,6 +180,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         with error:
             target = error.headers.get("Location")
-        return f"HTTP status {error.code}" + (f", a redirect to {target}" if target else "")
+        return f"HTTP status {error.code}" + (f", a redirect to {shown(target)}" if target else "")
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(cause.strerror or cause) if isinstance(cause, OSError) else str(cause) or type(cause).__name__
+    return shown((isinstance(cause, OSError) and cause.strerror) or cause) or type(cause).__name__

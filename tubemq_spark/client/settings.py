@@ -202,7 +202,7 @@ def _credentials(raw: Mapping[str, str]) -> Credentials | None:
     if file is not None:
         try:
             password = Path(file).read_text(encoding="utf-8").splitlines()[0]
-        except (OSError, UnicodeDecodeError, IndexError) as cause:
+        except (OSError, ValueError, IndexError) as cause:
             raise ConfigError(f"option 'tubemq.passwordFile': {file} gives no password ({cause})") from None
     if not password:
         raise ConfigError("option 'tubemq.user' needs 'tubemq.password' or 'tubemq.passwordFile' beside it")

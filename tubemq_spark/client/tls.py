@@ -80,7 +80,7 @@ def _load(tls: TlsSettings, _modified_at: tuple[int, ...]) -> ClientContext:
     else:
         try:
             context.load_verify_locations(tls.ca)
-        except OSError as cause:
+        except (OSError, ValueError) as cause:  # ValueError: no path at all
             raise ConfigError(
                 f"option 'tubemq.tls.ca': no PEM certificate in {tls.ca} ({openssl_reason(cause)})"
             ) from None

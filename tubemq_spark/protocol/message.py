@@ -173,7 +173,8 @@ def parse_moment(text: str) -> datetime:
     try:
         if bare.isdecimal():
             return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
-        return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
+        moment = datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
+        return moment if moment.tzinfo is None else moment.astimezone(timezone.utc)  # raises if UTC has no such year
     except (ValueError, OverflowError, OSError):
         raise ValueError("it is not such a time") from None
 
