@@ -84,6 +84,8 @@ def test_a_message_that_unpacks_to_too_much_is_corrupt(named: Cluster, run: Run)
     for command in (["consume", topic], ["consume", topic, "--filter", "click"], ["find", topic, "--text", ""]):
         (line,) = run(*command).json
         assert (line["corrupt"], str(64 << 20) in line["problem"]) == (True, True)
+    for told in (["consume", topic, "--format", "{value}"], ["find", topic, "--attribute", "x=y"]):
+        assert f"message {line['message_id']} is corrupt" in run(*told).stderr
     (line,) = run("consume", topic, "--max-unpacked-bytes", str(65 << 20)).json
     assert (len(line["value"]), "corrupt" in line) == (65 << 20, False)
 

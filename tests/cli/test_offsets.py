@@ -15,6 +15,7 @@ from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 from tests.waiting import wait_until
+from tubemq_spark.cli.main import main
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.protocol.message import format_msg_time
 
@@ -155,6 +156,7 @@ def test_the_group_of_a_running_query_is_not_set(
     ("sources", "version", "part"),
     [
         (None, "v1", "commits has no committed batch"),
+        (["[" * 100_000], "v1", "has read nothing of TubeMQ"),
         (["1:0"], "v3", "offsets/0 is missing or no offsets of version v1 or v2"),
         ([KAFKA, NOTHING], "v1", "has read nothing of TubeMQ"),
         (
@@ -176,6 +178,18 @@ def test_a_checkpoint_that_says_nothing_for_the_group_is_refused(
     done = run("offsets", "set", group, topic, "--checkpoint", folder, "--yes")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert part.format(topic=topic) in done.stderr
+
+
+def test_an_interrupt_at_the_question_ends_with_status_130(
+    topic: str, group: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def readline(self, *_: object) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", Interrupting())
+    assert main(["offsets", "reset", group, topic, "--to", "-1"]) == 130
+    assert capfd.readouterr().err == "Aborted.\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["1:0=0", "--checkpoint", "/nowhere"]])

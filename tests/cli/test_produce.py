@@ -44,13 +44,13 @@ def test_messages_of_one_key_go_to_one_partition(named: Cluster, run: Run) -> No
 
 def test_files_are_sent_by_lines_or_as_a_whole(named: Cluster, run: Run, tmp_path: Path) -> None:
     topic = named.new_topic("one")
-    (tmp_path / "first").write_bytes(b"a\r\nb\n")
+    (tmp_path / "first").write_bytes(b"a\r\r\nb\n")
     (tmp_path / "second").write_bytes(b"c\nd\n")
     paths = [str(tmp_path / "first"), str(tmp_path / "second")]
     assert run("produce", topic, *paths, "-p", "1:0").returncode == 0
     assert run("produce", topic, *paths, "-", "-p", "1:0", "--whole", stdin=b"in").returncode == 0
     found = [line["value"] for line in run("consume", topic).json]
-    assert found == ["a", "b", "c", "d", "a\r\nb\n", "c\nd\n", "in"]
+    assert found == ["a\r", "b", "c", "d", "a\r\r\nb\n", "c\nd\n", "in"]
 
 
 def test_a_topic_can_be_copied(named: Cluster, run: Run) -> None:
@@ -101,6 +101,7 @@ def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, termi
         (["--from-json"], b'{"value_base64": "?"}\n', 0, "line 1: "),
         (["--from-json"], b"[" * 100_000 + b"\n", 0, "line 1: it is nested too deeply"),
         (["--from-json"], b'{"value": "a", "msg_time": "soon"}\n', 0, "line 1: "),
+        (["--from-json"], b'{"value": "a"}\n{"value": "a", "msg_time": "0001-01-01T00:00+14:00"}\n', 1, "line 2: "),
         (["--key-separator", ":"], b"a:b\n" * 200 + b"no key\nc:d\n", 200, "line 201: it has no key"),
         (["--key-separator", ":"], b"a:b\n\xff:c\nno key\n", 2, "line 3: it has no key"),
         ([], b"a\n" + b"b" * 3_000_000 + b"\nc\n", 1, "line 2: "),
@@ -123,6 +124,7 @@ def test_lines_before_a_wrong_one_are_stored(
     [
         (["--attribute", "x"], "KEY=VALUE"),
         (["--time", "soon"], "--time"),
+        (["--time", "9999-12-31T23:59-14:00"], "--time"),
         (["--partition", "1:99"], "99"),  # also without input
         (["--from-json", "--whole"], "--from-json excludes"),
         (["--key-separator", ""], "--key-separator is empty"),

@@ -24,7 +24,7 @@ from tubemq_spark.cli.moments import (
     parse_partition,
     parse_place,
 )
-from tubemq_spark.cli.output import json_text, print_json, progress
+from tubemq_spark.cli.output import json_text, note, print_json, progress
 from tubemq_spark.cli.parameters import Topic, check_group, connected, ends_with_interrupt
 from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.client.retries import Deadline
@@ -50,6 +50,10 @@ TimeZone = Annotated[
 Types = Annotated[
     list[str] | None,
     typer.Option("--filter", "-f", metavar="TYPE", help="Only messages of this type (msg_type); may be repeated."),
+]
+Count = Annotated[
+    int | None,
+    typer.Option("--count", "-n", min=1, max=10**12, help="End after so many messages.", show_default="no limit"),
 ]
 MaxUnpacked = Annotated[
     int,
@@ -87,9 +91,7 @@ def consume(
         typer.Option("--refresh", min=0.1, metavar="SECONDS", help="With --follow: seconds between two looks for new "
                      "partitions.")
     ] = 30.0,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.", show_default="no limit")
-    ] = None,
+    count: Count = None,
     text: Annotated[
         str | None,
         typer.Option(
@@ -156,9 +158,7 @@ def find(
     filters: Types = None,
     since: Annotated[str, typer.Option("--since", metavar="PLACE", help=f"Where to begin: {EXPECTED}.")] = "earliest",
     until: Annotated[str, typer.Option("--until", metavar="PLACE", help="Where to end, as --since.")] = "latest",
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many.", show_default="no limit")
-    ] = None,
+    count: Count = None,
     group: ReadGroup = None,
     time_zone: TimeZone = "UTC",
     max_unpacked: MaxUnpacked = MAX_UNPACKED,
@@ -203,6 +203,7 @@ def _reader(
 def _counted(messages: Iterator[Message], advance: Callable[[int], None]) -> Iterator[Message]:
     for message in messages:
         advance(1)
+        _report(message)
         yield message
 
 
@@ -227,12 +228,19 @@ def _follow(
             next_look = Deadline(refresh, clock)
 
 
+def _report(message: Message) -> None:
+    """Say that a message is corrupt, where its JSON does not say that."""
+    if message.problem is not None:
+        note(f"message {message.message_id} is corrupt, so its value are the bytes as received: {message.problem}")
+
+
 def _writer(text: str | None, raw: bool) -> Callable[[Message], None]:
     if text is None:
         return lambda message: print(json_text(message.as_json()))
     form = Format(text, is_raw=raw or not sys.stdout.isatty())
 
     def write(message: Message) -> None:
+        _report(message)
         sys.stdout.buffer.write(form(message))
 
     return write

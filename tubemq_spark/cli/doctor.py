@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tubemq_spark.cli.output import console, print_json
+from tubemq_spark.cli.output import cell_text, console, print_json, print_line
 from tubemq_spark.cli.parameters import Json, with_options
 from tubemq_spark.cli.reading import temporary_group
 from tubemq_spark.errors import TubeMQError
@@ -75,9 +75,9 @@ def _printed(results: Iterable[CheckResult], *, quiet: bool, as_json: bool) -> I
         elif out.is_terminal:
             out.print(_wrapped(result), soft_wrap=False)
         else:
-            print(f"{result.state:<8}{result.check:<12} {result.subject}: {result.detail}")
+            print_line(f"{result.state:<8}{result.check:<12} {result.subject}: {result.detail}")
             if result.remedy:
-                print(f"{'':8}what to do: {result.remedy}")
+                print_line(f"{'':8}what to do: {result.remedy}")
         yield result
 
 
@@ -87,7 +87,9 @@ def _wrapped(result: CheckResult) -> Table:
     made.add_column(width=8)
     made.add_column(width=13)
     made.add_column(overflow="fold")
-    made.add_row(Text(result.state, _STYLES[result.state]), result.check, Text(f"{result.subject}: {result.detail}"))
+    made.add_row(
+        Text(result.state, _STYLES[result.state]), result.check, Text(cell_text(f"{result.subject}: {result.detail}"))
+    )
     if result.remedy:
-        made.add_row("", "", Text(f"what to do: {result.remedy}", "yellow"))
+        made.add_row("", "", Text(cell_text(f"what to do: {result.remedy}"), "yellow"))
     return made

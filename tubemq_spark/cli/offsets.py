@@ -17,7 +17,7 @@ from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place, place_of
-from tubemq_spark.cli.output import confirm, print_json, print_line, print_table
+from tubemq_spark.cli.output import confirm, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, connected
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
@@ -127,7 +127,7 @@ def _move(
 
     def approve(moves: list[Move]) -> bool:
         if not as_json:
-            print_table(
+            print_plan(
                 ("partition", "old", "new", "entries"),
                 [(str(one.partition), one.old, one.new, f"{one.entries:+d}") for one in moves],
             )

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import escaped
 
 _WIDE = 1_000_000  # characters of a line, for output that programs read
@@ -57,7 +57,8 @@ def confirm(question: str, *, err: bool = False) -> None:
     """Ask a person, and end the command unless the answer is yes."""
     if sys.stdin is None:
         raise ConfigError("the standard input is closed, so nobody can answer. Use --yes")
-    typer.confirm(escaped(question), abort=True, err=err)
+    with _read_by_somebody():
+        typer.confirm(escaped(question), abort=True, err=err)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wraps: bool = True) -> Table:
@@ -87,6 +88,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     with out.capture() as captured:
         out.print(table(columns, rows), end="")
     print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
+
+
+def print_plan(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print what a command will change."""
+    with _read_by_somebody():
+        print_table(columns, rows)
+
+
+@contextmanager
+def _read_by_somebody() -> Iterator[None]:
+    """Raise `TubeMQError` if the reader of the output has ended: nothing changes unseen."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise TubeMQError("nothing is changed: the output, which shows the changes, has no reader") from None
 
 
 def cell_text(value: object) -> str:

@@ -27,6 +27,7 @@ from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time, parse_moment, parse_msg_time
 
 _PART = 1 << 16  # bytes of the input that are read at a time
+_LONGEST = 64 << 20  # bytes of a line: no message is so long, not even as JSON
 
 
 class InputError(TubeMQError):
@@ -139,9 +140,8 @@ def produce(
                     except (ValueError, RecursionError, ConfigError) as error:
                         if producer.has_failed:
                             raise
-                        where = "the standard input" if str(path) == "-" else str(path)
                         text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-                        raise InputError(f"{where}{'' if whole else f', line {number}'}: {text}") from None
+                        raise InputError(f"{_place(path, number, whole=whole)}: {text}") from None
                     advance(1)
         except (InputError, KeyboardInterrupt) as error:
             stop = error
@@ -149,20 +149,22 @@ def produce(
             stop = InputError(f"{path} cannot be read: {error.strerror}")
         stored = producer.flush()
     counts = {f"{one.broker_id}:{one.partition_id}": count for one, count in sorted(stored.items())}
-    if as_json:
-        print_json({"topic": topic, "stored": sum(counts.values()), "partitions": counts})
-    else:
-        places = ", ".join(f"{place} {count}" for place, count in counts.items())
-        print_line(f"stored {sum(counts.values())} messages in topic {topic}" + (f" ({places})" if places else ""))
-    if stop is not None:
-        raise stop
+    try:
+        if as_json:
+            print_json({"topic": topic, "stored": sum(counts.values()), "partitions": counts})
+        else:
+            places = ", ".join(f"{place} {count}" for place, count in counts.items())
+            print_line(f"stored {sum(counts.values())} messages in topic {topic}" + (f" ({places})" if places else ""))
+    finally:  # also if nobody reads that
+        if stop is not None:
+            raise stop
 
 
 def _lines(path: Path, *, whole: bool) -> Iterator[tuple[int, bytes | None]]:
     """Yield the number and the bytes of each line, without its end, or of the whole file. Yield None before waiting for
     more input, for example of a pipe."""
     with _opened(path) as descriptor:
-        number, parts = 1, list[bytes]()
+        number, kept = 1, bytearray()
         while True:
             if not whole and not select.select([descriptor], [], [], 0)[0]:
                 yield number, None
@@ -170,11 +172,18 @@ def _lines(path: Path, *, whole: bool) -> Iterator[tuple[int, bytes | None]]:
                 break
             *lines, rest = [part] if whole else part.split(b"\n")
             for line in lines:
-                yield number, b"".join([*parts, line]).rstrip(b"\r")
-                number, parts = number + 1, []
-            parts.append(rest)
-        if whole or any(parts):
-            yield number, b"".join(parts) if whole else b"".join(parts).rstrip(b"\r")
+                yield number, (bytes(kept) + line).removesuffix(b"\r")
+                number, kept = number + 1, bytearray()
+            kept += rest
+            if len(kept) > _LONGEST:
+                raise InputError(f"{_place(path, number, whole=whole)}: it is longer than any message")
+        if whole or kept:
+            yield number, bytes(kept) if whole else bytes(kept).removesuffix(b"\r")
+
+
+def _place(path: Path, number: int, *, whole: bool) -> str:
+    where = "the standard input" if str(path) == "-" else str(path)
+    return where if whole else f"{where}, line {number}"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import typer
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
 from tubemq_spark.cli.offsets import move_group
-from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_table
+from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.cli.requirements import require_spark
@@ -81,6 +81,8 @@ def redrive(
         raise ConfigError(f"--message-format is {message_format!r}; expected raw or inlongmsg")
     if not (to or only or dry_run):
         raise ConfigError("name the topics that may be written: --only-topic or --to. --dry-run shows them")
+    if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
+        raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
     reader = group or temporary_group()
     with GroupMember(connection.settings, reader, topic) as member:
@@ -108,7 +110,7 @@ def redrive(
             ]
             count = sum(rows for _, rows, target in targets if target is not None)
             if not as_json:
-                print_table(("topic of the letters", "rows", "written to"), targets)
+                print_plan(("topic of the letters", "rows", "written to"), targets)
             left_out = sum(rows for _, rows, _ in targets) - count
             if where:
                 left_out += dead.count() - dead.where(where).count()
@@ -121,7 +123,7 @@ def redrive(
                 )
             if count:
                 if not yes:
-                    confirm(f"Write {count} rows?", err=as_json)
+                    confirm(f"Write {count} rows?")
                 options = {**connection.options, "messageFormat": message_format}
                 options |= {"topic": to} if to else {}
                 options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
