@@ -165,7 +165,8 @@ class OperatedSchedule(Schedule):
         self.breaks(BrokenError("errors_explained", f"{who} ended by {type(error).__name__}: {str(error)[:300]}"))
 
     def recent_troubles(self) -> set[str]:
-        return {what for at, what in self.troubles if self.world.now - at < 200.0}
+        # Four attempts of a task, each of which tries for a minute, may pass until a query ends.
+        return {what for at, what in self.troubles if self.world.now - at < 300.0}
 
     @property
     def has_other_attempts(self) -> bool:

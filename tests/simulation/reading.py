@@ -232,6 +232,7 @@ class ReadingSchedule(OperatedSchedule):
             and ELAPSED not in self.options
             and "no master" not in str(error)
             and "subscribePattern" not in str(error)  # at the start it is not repeated for long
+            and not ("deleted" in recent and "Wrong partition value" in str(error))  # it may have fewer partitions now
         ):
             self.is_unexplained("the query", error)  # nothing lasts as long as requests are repeated
         else:

@@ -28,7 +28,7 @@ from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.data_loss import loss_of
-from tubemq_spark.protocol.log_fingerprint import Fingerprints, KnownIds, Store
+from tubemq_spark.protocol.log_fingerprint import Fingerprints, Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition, exclusive_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
@@ -302,6 +302,8 @@ class MicroBatchPlanner:
         planned, end = end, self._partitions.without_unsubscribed(end)
         self._report_left_out(begin, planned.positions.keys() - end.positions.keys(), end)
 
+        stored: dict[Partition, int] = {}
+
         def find_ranges(claims: GroupClaims) -> Ranges:
             # A restarted query repeats a batch before it asks for the next one.
             if start.positions:
@@ -311,15 +313,17 @@ class MicroBatchPlanner:
             else:
                 claims.hold(self._partitions.present(begin), read_status(options))
             claims.hold(self._partitions.present(end.positions))
-            return ranges(begin, self._stored_ends(end))
+            stored.clear()
+            stored.update(self._stored_ends(end))
+            return ranges(begin, stored)
 
         options = self._options.of_topics(self._session.topics)
         to_read = self._without_gone_partitions(replace(end, positions=begin), end.positions, find_ranges)
         to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
-        ids: dict[Partition, KnownIds] = {}
-        if end == self._verified_end:  # only then were the fingerprints checked just now
-            ends = self._partitions.present(end.positions)
-            ids = ids_between(begin, ends, end.fingerprints, self._session.cluster)
+        # A store may lose the range after it answered this check, also while another broker lets it wait.
+        cut = {partition.store for partition, at in stored.items() if at != end.positions[partition]}
+        ends = {partition: at for partition, at in stored.items() if partition.store not in cut}
+        ids = ids_between(begin, ends, end.fingerprints, self._session.cluster)
         snapshots = {
             partition: PartitionSnapshot(self._session.broker(partition), self._visitor.group, self._session.flow_rules)
             for partition in to_read
