@@ -49,8 +49,8 @@ READING = (
         "batch_ends_at_the_store",
         "a repeated micro-batch has the same rows",
         PLANNER,
-        "return ranges(begin, self._stored_ends(end))",
-        "return ranges(begin, {p: self._prober.extents([p])[p].end for p in self._stored_ends(end)})",
+        "stored.update(self._stored_ends(end))",
+        "stored.update({p: self._prober.extents([p])[p].end for p in self._stored_ends(end)})",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
