@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the range that is left to read after a loss."""
+"""Losses of tails, and the range that is left to read after a loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import DataLossError, ProtocolError
-from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error
+from tubemq_spark.protocol.data_loss import lost_tails, may_be_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import IdSpan, KnownIds
 from tubemq_spark.protocol.metadata import Partition
@@ -22,6 +22,15 @@ POSITIONS = st.integers(min_value=0, max_value=30).map(lambda number: number * 2
 
 def lost(asked: int, offered: int) -> DataLossError:
     return DataLossError("gone", topic="t", broker_id=1, partition=0, asked=asked, offered=offered)
+
+
+def test_store_that_ends_before_the_read_position_lost_its_tail() -> None:
+    lost_one, whole = Partition(1, "t", 0), Partition(1, "t", 1)
+    (loss,) = lost_tails({lost_one: 140, whole: 0}, {lost_one: 84, whole: 0}, {lost_one: 84, whole: 0}).values()
+    assert (loss.topic, loss.broker_id, loss.partition, loss.asked, loss.offered) == ("t", 1, 0, 140, 84)
+    text = str(loss)
+    assert text.startswith("1:t:0: the store ends at 84, but the query has read up to 140")
+    assert "[84, 140)" in text
 
 
 def delivered_to(delivered: int) -> DeliveredLog:

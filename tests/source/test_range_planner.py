@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.range_planner import lost_tails, ranges, tasks
+from tubemq_spark.source.range_planner import ranges, tasks
 
 A, B, C = Partition(1, "t", 0), Partition(1, "t", 1), Partition(2, "u", 0)
-
-
-def test_store_that_ends_before_the_read_position_lost_its_tail() -> None:
-    (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0}, {A: 84, B: 0}).values()
-    assert (loss.topic, loss.broker_id, loss.partition, loss.asked, loss.offered) == ("t", 1, 0, 140, 84)
-    text = str(loss)
-    assert text.startswith("1:t:0: the store ends at 84, but the query has read up to 140")
-    assert "[84, 140)" in text
 
 
 @pytest.mark.parametrize(

@@ -111,12 +111,12 @@ def test_an_http_api_that_cannot_be_reached_ends_the_start_and_no_running_query(
         for master in tubemq._servers.masters:
             tubemq._on_thread(master.web.close)
         fill(tubemq, "t1", 5)
-        wait_until(lambda: (run.next(), logged(caplog, "topics-wait"))[1])
+        wait_until(lambda: (run.next(), logged(caplog, "outage"))[1])
         wait_until(lambda: came(run, stream, stored(tubemq, "t1")))
         for master in tubemq._servers.masters:
             tubemq._on_thread(master.web.open)
         wait_until(lambda: came(run, stream, stored(tubemq, "t1", "t2")))
-    assert (len(logged(caplog, "topics-wait")), len(logged(caplog, "topics-again"))) == (1, 1)
+    assert (len(logged(caplog, "outage")), len(logged(caplog, "outage-over"))) == (1, 1)
 
 
 # On both servers

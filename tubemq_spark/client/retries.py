@@ -78,8 +78,10 @@ class OutageLog:
         since: float | None = None,
         *,
         clock: Clock,
+        at_once: bool = False,
     ) -> None:
-        """Record that one more attempt at `subject` failed, and log a warning if one is due.
+        """Record that one more attempt at `subject` failed, and log a warning if one is due: the first one when the
+        outage has lasted for a while, or `at_once`.
 
         `describe` returns the warning's text; it is called only for a warning. The caller retries for `left` more
         seconds, None if without a limit. An attempt that took long began at `since`, on the monotonic `clock`, which is
@@ -92,7 +94,7 @@ class OutageLog:
                 outage = self._outages[subject] = _Outage(clock, now if since is None else since, now)
             outage.last = now
             if outage.warned_at is None:
-                due = outage.since + self.timings.first_outage_warning
+                due = now if at_once else outage.since + self.timings.first_outage_warning
             else:
                 due = outage.warned_at + self.timings.next_outage_warning
             if now < due:

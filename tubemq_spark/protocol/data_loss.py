@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data loss in a partition: its error, the range that is left to read, and messages that replaced lost ones."""
+"""Data loss in a partition: its errors, the range that is left to read, and messages that replaced lost ones."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol.fetched_batch import DeliveredLog
@@ -13,6 +15,26 @@ def loss_of(partition: Partition, text: str, *, asked: int, offered: int) -> Dat
     """Return the error for a loss in `partition`. Positions are bytes of the index, see `DataLossError`."""
     broker_id, topic, number = partition
     return DataLossError(text, topic=topic, broker_id=broker_id, partition=number, asked=asked, offered=offered)
+
+
+def lost_tails(
+    reached: Mapping[Partition, int], offered: Mapping[Partition, int], log_ends: Mapping[Partition, int]
+) -> dict[Partition, DataLossError]:
+    """Return a loss for each partition that goes on, at `offered`, before the position that the query has `reached`."""
+    losses: dict[Partition, DataLossError] = {}
+    for partition, asked in reached.items():
+        at = offered.get(partition, asked)
+        if at >= asked:
+            continue
+        is_short = log_ends[partition] <= at
+        found = f"the store ends at {log_ends[partition]}" if is_short else f"the store has other messages from {at} on"
+        text = (
+            f"{partition}: {found}, but the query has read up to {asked}: the broker lost [{at}, {asked}) after it was "
+            "read and uses the positions for other messages, the topic was created again, or the checkpoint belongs to "
+            "another cluster"
+        )
+        losses[partition] = loss_of(partition, text, asked=asked, offered=at)
+    return losses
 
 
 def remaining_range(start: int, end: int, loss: DataLossError, delivered: DeliveredLog) -> tuple[int, int]:

@@ -84,17 +84,8 @@ class TubeMQInputPartition(InputPartition):
             loss_policy=self.loss_policy,
             find_broker=lambda broker: current_broker(self.settings, member, broker),
         )
-        pending: list[FetchedBatch] = []
-        rows = size = 0
-        for batch in reader.batches():
-            pending.append(batch)
-            rows += len(batch.messages)
-            size += sum(payload_sizes(batch.messages))
-            if rows >= ROWS or size >= GATHERED:
-                yield from maker.fetched(wanted.partition, pending)
-                pending, rows, size = [], 0, 0
-        if pending:
-            yield from maker.fetched(wanted.partition, pending)
+        for gathered in _gathered(reader.batches()):
+            yield from maker.fetched(wanted.partition, gathered)
 
     def _claim_of_this_attempt(self) -> ClaimId:
         """Return a claim of this read alone. A task that joins rows with themselves may read a range twice at once."""
@@ -110,6 +101,21 @@ class TubeMQInputPartition(InputPartition):
             reader=system.token_hex(4),
             label=label_of(system.host_name(), *names, _query_name(context)),
         )
+
+
+def _gathered(batches: Iterable[FetchedBatch]) -> Iterator[list[FetchedBatch]]:
+    """Yield the fetched batches, as many together as make an Arrow batch."""
+    pending: list[FetchedBatch] = []
+    rows = size = 0
+    for batch in batches:
+        pending.append(batch)
+        rows += len(batch.messages)
+        size += sum(payload_sizes(batch.messages))
+        if rows >= ROWS or size >= GATHERED:
+            yield pending
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield pending
 
 
 def _query_name(context: TaskContext) -> str:

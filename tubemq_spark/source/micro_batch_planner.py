@@ -9,13 +9,11 @@ moves the group's position there and asks for the log ends. Probes and tasks rea
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client import system
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
@@ -26,16 +24,16 @@ from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.data_loss import loss_of
+from tubemq_spark.protocol.data_loss import loss_of, lost_tails
 from tubemq_spark.protocol.log_fingerprint import Fingerprints, Store
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.empty_partitions import empty_partitions
 from tubemq_spark.source.input_partition import TubeMQInputPartition, exclusive_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read, with_matching_topics
-from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges
+from tubemq_spark.source.range_planner import Ranges, ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
@@ -217,7 +215,7 @@ class MicroBatchPlanner:
         ends = self._rate_limit.batch_end(
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
-        empty = _without_messages(self._prober, self._session.cluster, begin, ends, log_ends)
+        empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
         # A broker that forgot a claim may have lost messages, also of stores without news.
         may_have_lost = self._verified_end is None or self._known_losses != claims.losses
         checked = self._truncation_check.check(
@@ -415,48 +413,3 @@ def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Stor
         if sample.mean is not None:
             found[partition.store] = max(sample.mean, found.get(partition.store, 0.0))
     return found
-
-
-def _without_messages(
-    prober: Prober, cluster: Cluster, begin: Positions, ends: Positions, log_ends: Positions
-) -> frozenset[Partition]:
-    """Return the partitions that are proven to have no message in [begin, ends).
-
-    Partitions may share a store, and index entries do not say whose they are. So a range of a shared store concerns all
-    its partitions. If it has few entries, it is cheaper to count messages than to read all partitions. The proof is a
-    sum: if the partitions have as many messages from the start on as there are entries up to the end, and the store
-    still ends there, then every entry was counted.
-    """
-    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
-    for partition in begin:
-        if partition in ends:
-            stores[partition.store].append(partition)
-    sparse = [
-        partitions
-        for partitions in stores.values()
-        if len(partitions) == cluster.partitions_in_store(partitions[0])
-        and _is_sparse(partitions, begin, ends, log_ends)
-    ]
-    if not sparse:
-        return frozenset()
-    places = {partition: begin[partition] for partitions in sparse for partition in partitions}
-    found = prober.count_messages(places, {partition.store: ends[partition] for partition in places})
-    empty: set[Partition] = set()
-    for partitions in sparse:
-        start, end = begin[partitions[0]], ends[partitions[0]]
-        counts = {partition: found[partition] for partition in partitions if partition in found}
-        if len(counts) == len(partitions) and sum(counts.values()) == (end - start) // UNIT:
-            empty.update(partition for partition, count in counts.items() if not count)
-    return frozenset(empty)
-
-
-def _is_sparse(partitions: Sequence[Partition], begin: Positions, ends: Positions, log_ends: Positions) -> bool:
-    """Return True if counting can prove something and costs less than reading: it takes two requests a partition,
-    reading an empty partition takes eight."""
-    start, end = begin[partitions[0]], ends[partitions[0]]
-    entries = (end - start) // UNIT
-    return (
-        len(partitions) > 1
-        and 0 < entries <= len(partitions) * 3 // 4
-        and all((begin[one], ends[one], log_ends[one]) == (start, end, end) for one in partitions)
-    )

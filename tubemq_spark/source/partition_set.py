@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tubemq_spark.client.admin_api import matching_topics
-from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Extent, Prober
-from tubemq_spark.client.retries import Deadline, Retries
-from tubemq_spark.client.timings import Timings
+from tubemq_spark.client.retries import OUTAGES, Deadline, Retries
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError, TubeMQError
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
@@ -25,29 +23,8 @@ _log = logging.getLogger(__name__)
 
 _HIDDEN_PARTITION_POLL = 0.5  # seconds; between two requests while a partition is missing in the lists
 _NEW_MASTER_LISTS_FILL_UP = 20.0  # seconds; a new master needs up to 13 s to list all topics (measured)
+_TOPICS, _PARTITIONS = "the masters' list of topics", "the masters' list of partitions"
 _NEW_PARTITION_TIMEOUT = 2.0  # seconds; of a broker that must serve a partition it listed just now
-
-
-class _Outage:
-    """When to warn of an outage again."""
-
-    def __init__(self, clock: Clock, timings: Timings) -> None:
-        self._clock, self._pause = clock, timings.next_outage_warning
-        self._again: Deadline | None = None  # while it lasts
-
-    @property
-    def warns(self) -> bool:
-        """True if it has just begun, or if the last warning is old."""
-        if self._again is not None and not self._again.passed:
-            return False
-        self._again = Deadline(self._pause, self._clock)
-        return True
-
-    @property
-    def ends(self) -> bool:
-        """True once, if there was an outage until now."""
-        again, self._again = self._again, None
-        return again is not None
 
 
 class Status(Enum):
@@ -82,7 +59,6 @@ class PartitionSet:
         self._clock, self._timings = options.client.clock, options.client.timings
         self._states: dict[Partition, PartitionState] = {}
         self._refresh = Deadline(options.metadata_interval, self._clock)
-        self._masters_away, self._web_away = (_Outage(self._clock, self._timings) for _ in range(2))
 
     def __getitem__(self, partition: Partition) -> PartitionState:
         return self._states.setdefault(partition, PartitionState())
@@ -152,14 +128,8 @@ class PartitionSet:
             timeout = min(self._timings.silent_master_timeout, options.client.rpc_timeout)
             found = matching_topics(options.client, options.pattern, timeout)
         except TubeMQError as error:
-            if self._web_away.warns:
-                _log.warning(
-                    "[topics-wait] the query reads the %d topics that it knows, and asks for new ones every %g s: %s",
-                    len(session.topics), options.metadata_interval, error,
-                )  # fmt: skip
-            return
-        if self._web_away.ends:
-            _log.warning("[topics-again] the masters' HTTP API lists topics again")
+            return self._knows_only(_TOPICS, len(session.topics), error)
+        OUTAGES().worked(_log, _TOPICS)
         wanted = options.of_topics(tuple(sorted({*found, *(partition.topic for partition in self.listed())})))
         if set(wanted.topics) != set(session.topics):
             _log.info("option 'subscribePattern' matches other topics now: %s", ", ".join(wanted.topics))
@@ -173,17 +143,14 @@ class PartitionSet:
         try:
             self._session.refresh_soon()
         except TransportError as error:
-            if self._masters_away.warns:
-                _log.warning(
-                    "[partition-lists-wait] the query reads the %d partitions that it knows, and asks for new ones "
-                    "every %g s: %s",
-                    known,
-                    self._options.metadata_interval,
-                    error,
-                )
+            self._knows_only(_PARTITIONS, known, error)
         else:
-            if self._masters_away.ends:
-                _log.warning("[partition-lists-again] the master lists partitions again")
+            OUTAGES().worked(_log, _PARTITIONS)
+
+    def _knows_only(self, subject: str, known: int, error: TubeMQError) -> None:
+        again = f"asks for new ones every {self._options.metadata_interval:g} s"
+        text = f"{subject} is missing: {error}. The query reads the {known} that it knows, and {again}"
+        OUTAGES().failed(_log, subject, lambda: text, clock=self._clock, at_once=True)
 
     def _claim_served(self, new: list[Partition], claims: GroupClaims) -> list[Partition]:
         """Return those of the `new` partitions that could be claimed."""

@@ -77,13 +77,15 @@ class SendTargets(dict[Partition, bytes]):
                 self._unknown_topics[topic] = str(error)
         if (problem := self._unknown_topics.get(topic)) is not None:
             return problem
-        if not self._session.lists_any(topic):
-            _log.warning(
-                "[topic-unlisted] "
-                "the master no longer lists any partition of topic %s: was the topic closed or removed, or are its "
-                "brokers down? Messages are still sent to the partitions listed before",
-                topic,
+        subject = f"the masters' list of topic {topic}"
+        if self._session.lists_any(topic):
+            OUTAGES().worked(_log, subject)
+        else:
+            text = (
+                f"{subject} has no partition any more: was the topic closed or removed, or are its brokers down? "
+                "Messages are still sent to the partitions listed before"
             )
+            OUTAGES().failed(_log, subject, lambda: text, clock=self._session.settings.clock, at_once=True)
         self.limits[topic] = self._session.message_limit(topic)
         return None
 
