@@ -25,6 +25,7 @@ class Members(NamedTuple):
     topics: list[str]
     balance: str
     clients: list[str]
+    held: list[Partition]  # of all clients, as they reported
 
 
 class Cluster(Protocol):

@@ -114,8 +114,11 @@ class EmbeddedCluster:
             )
             found = master._groups.get(group)
             if found is None:
-                return Members([], "", [])
-            return Members(sorted(found.topics), found.consume_type.value, found.client_ids)
+                return Members([], "", [], [])
+            held = [
+                one for client in found.client_ids for of in master._groups.held.get(client, {}).values() for one in of
+            ]
+            return Members(sorted(found.topics), found.consume_type.value, found.client_ids, sorted(held))
 
         return self.tubemq._on_thread(collect)
 

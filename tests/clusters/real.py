@@ -72,4 +72,10 @@ class RealCluster(RealTubeMQ):
 
     def members(self, group: str) -> Members:
         answer = self.admin(method="admin_query_consume_group_detail", groupName=group)
-        return Members(answer["topicSet"], answer["isBandConsume"], [member["consumerId"] for member in answer["data"]])
+        held = [
+            Partition(int(part["brokerAddr"].partition(":")[0]), part["topicName"], part["partId"])
+            for member in answer["data"]
+            for part in member["parInfo"]
+        ]
+        clients = [member["consumerId"] for member in answer["data"]]
+        return Members(answer["topicSet"], answer["isBandConsume"], clients, sorted(held))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers keep the claims whose clients send heartbeats, and drop the others."""
+"""Brokers keep the claims whose clients send heartbeats, and drop the others. The master lists what a driver holds."""
 
 from __future__ import annotations
 
@@ -46,3 +46,4 @@ def test_heartbeats_keep_claims(broker: Cluster, group: str, use_timings: UseTim
         for kept in (held, read):
             assert reading.register(broker, group, kept, RIVAL).errCode == 410
         assert rows + reading.rows_of(reader) == reading.expected(sent, 0, MESSAGES * UNIT, sole=True)
+        assert broker.members(group).held == [held]

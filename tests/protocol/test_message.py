@@ -212,7 +212,7 @@ def test_target_and_content_are_one_request(
     credentials: Credentials | None,
 ) -> None:
     authorization = broker_authorization(credentials, token, 1_700_000_000_000, 17)
-    target = encode_target("client", Partition(3, "demo", partition_id), authorization)
+    target = encode_target("client", Partition(3, "demo", partition_id), authorization, "192.168.0.7")
     content = encode_content(payload, flag, msg_type, msg_time)
 
     request = broker_pb.SendMessageRequestP2B.FromString(target + content)
@@ -224,7 +224,7 @@ def test_target_and_content_are_one_request(
         data=payload,
         flag=flag,
         checkSum=zlib.crc32(payload) & 0x7FFFFFFF,
-        sentAddr=0x7F000001,
+        sentAddr=0xC0A80007 - (1 << 32),
         msgType=msg_type,
         msgTime=msg_time,
         authInfo=authorization,

@@ -175,6 +175,7 @@ def replacements() -> list[Replacement]:
         (system, "randomizer", _Randomizer()),
         (system, "process_id", _process_id),
         (system, "host_name", _host_name),
+        (system, "host_address", lambda: "127.0.0.1"),
         (connection, "open_socket", network.open_socket),
         (connection, "_READ_SIZE", 1 << 12),  # a new buffer for each connection takes time
         (connection, "not_received", network.not_received),

@@ -11,6 +11,7 @@ import os
 import platform
 import random
 import selectors
+import socket
 import threading
 from uuid import UUID
 
@@ -29,6 +30,16 @@ randomizer: random.Random = random.SystemRandom()  # has no state that a forked 
 
 process_id = os.getpid
 host_name = platform.node
+
+
+def host_address() -> str:
+    """Return this machine's IPv4 address on its way to other networks, 127.0.0.1 without one. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+            route.connect(("192.0.2.1", 9))  # an address for examples (RFC 5737): the system only chooses a route
+            return str(route.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
 
 
 def token_hex(size: int) -> str:

@@ -225,16 +225,17 @@ def _refuse_separators(what: str, text: str) -> None:
 
 # A send request is target plus content, because protobuf reads two messages one behind the other as one message. Each
 # is encoded once: a target for all records of a partition, a content for all attempts (wire: SendMessageRequestP2B).
-_SENT_ADDR = 0x7F000001  # 127.0.0.1; the broker stores it beside the message and shows it to nobody
 
 
-def encode_target(client_id: str, partition: Partition, authorization: broker_pb.AuthorizedInfo) -> bytes:
-    """Return the part of a request that names sender and partition."""
+def encode_target(
+    client_id: str, partition: Partition, authorization: broker_pb.AuthorizedInfo, host: str = "127.0.0.1"
+) -> bytes:
+    """Return the part of a request that names sender and partition. The broker counts messages by the IPv4 `host`."""
     return broker_pb.SendMessageRequestP2B(
         clientId=client_id,
         topicName=partition.topic,
         partitionId=partition.partition_id,
-        sentAddr=_SENT_ADDR,
+        sentAddr=int.from_bytes(map(int, host.split(".")), "big", signed=True),
         authInfo=authorization,
     ).SerializePartialToString()
 

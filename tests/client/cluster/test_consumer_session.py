@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from google.protobuf.message import Message
 from tests.clocks import SkippingClock, UseTimings
 from tests.peers import Peer, answering, message_reply
 from tests.waiting import wait_until
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -88,6 +90,21 @@ def session(*masters: Address, credentials: Credentials | None = None) -> Iterat
 
 
 DEMO = [Partition(1, "demo", store * 10_000 + number) for store in (0, 1) for number in (0, 1, 2)]
+
+
+def test_client_ids_and_host_names_have_the_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    master = Master()
+    monkeypatch.setattr(system, "host_address", lambda: "10.1.2.3")
+    with master.peer, session(master.address) as consumer:
+        consumer.register()
+        request = pb.RegisterRequestC2MV2.FromString(master.requests[0].data)
+        assert request.hostName == "10.1.2.3"
+        assert request.clientId.startswith("spark_consumer_10.1.2.3_")
+
+
+def test_the_address_of_this_machine_is_one_of_its_own() -> None:
+    with socket.socket() as server:
+        server.bind((system.host_address(), 0))
 
 
 def test_credentials_are_signed_in_each_request() -> None:

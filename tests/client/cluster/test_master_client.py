@@ -102,7 +102,7 @@ def test_registering_lists_the_partitions(cluster: EmbeddedCluster) -> None:
         assert consumer.cluster.partitions("demo") == DEMO
         assert consumer.broker(DEMO[0]) == messages.broker(cluster, 1)
         assert not consumer.cluster.owns_store(DEMO[0])
-        assert cluster.members(GROUP) == (["demo"], "client-rebalance", [consumer.client_id])
+        assert cluster.members(GROUP) == (["demo"], "client-rebalance", [consumer.client_id], [])
         assert repr(consumer) == f"<ConsumerSession {consumer.client_id} REGISTERED at {cluster.master}>"
         consumer.close()
         consumer.close()

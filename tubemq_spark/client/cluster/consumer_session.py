@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
-from tubemq_spark.client.cluster.master_client import HOST, MasterSession, MemberState, SessionExpiredError
+from tubemq_spark.client.cluster.master_client import MasterSession, MemberState, SessionExpiredError
 from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
@@ -48,6 +49,7 @@ class ConsumerSession(MasterSession):
         self._may_lack_topics = may_lack_topics
         self._left_out: frozenset[str] = frozenset()  # topics of which the master said that it does not have them
         self.flow_rules = FlowRules()
+        self.held: Callable[[], list[Partition]] = list  # the partitions that heartbeats report to the master
 
     def register(self, wait: float = 0.0) -> None:
         """Join the group, list the partitions of its topics, and start the heartbeat. If another kind of consumer uses
@@ -185,7 +187,7 @@ class ConsumerSession(MasterSession):
         message = pb.RegisterRequestC2MV2(
             clientId=self.client_id,
             groupName=self.group,
-            hostName=HOST,
+            hostName=system.host_address(),
             sourceCount=-1,  # the group does not count its members
             nodeId=0,
             topicList=topics,
@@ -248,6 +250,12 @@ class ConsumerSession(MasterSession):
             self._master.retry(self._list_partitions)
 
     def _heartbeat(self) -> None:
+        report = pb.ClientSubRepInfo(
+            brokerConfigId=UNKNOWN_ID,
+            topicMetaInfoId=UNKNOWN_ID,
+            reportSubInfo=True,
+            partSubInfo=[f"{one.topic}#{one.broker_id}:{one.partition_id}" for one in self.held()],
+        )
         with self._lock:
             if self._master.state is MemberState.CLOSED:
                 return
@@ -258,6 +266,7 @@ class ConsumerSession(MasterSession):
             message = pb.HeartRequestC2MV2(
                 clientId=self.client_id,
                 groupName=self.group,
+                subRepInfo=report,
                 opsTaskInfo=self.flow_rules.known(),
                 authInfo=self._master.certificate(),
             )

@@ -39,8 +39,6 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"  # servers log it and require an IPv4 address; the value changes nothing
-
 _counter = PerProcess(lambda: itertools.count(1))
 
 T = TypeVar("T")
@@ -220,9 +218,9 @@ def _may_be_master(outcome: Outcome) -> bool:
 
 
 def new_client_id(role: str, clock: Clock = SYSTEM_CLOCK) -> str:
-    """Return a unique client id: `spark_<role>_<pid>_<ms>_<n>_<random>`."""
-    process, number, random = system.process_id(), next(_counter()), system.randomizer.getrandbits(24)
-    return f"spark_{role}_{process}_{int(clock.time() * 1000)}_{number}_{random:06x}"
+    """Return a unique client id: `spark_<role>_<address>_<pid>_<ms>_<n>_<random>`."""
+    sender = f"spark_{role}_{system.host_address()}_{system.process_id()}"
+    return f"{sender}_{int(clock.time() * 1000)}_{next(_counter())}_{system.randomizer.getrandbits(24):06x}"
 
 
 class MasterSession:

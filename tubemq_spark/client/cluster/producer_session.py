@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Iterable
 from itertools import count
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
-from tubemq_spark.client.cluster.master_client import HOST, MasterSession, MemberState
+from tubemq_spark.client.cluster.master_client import MasterSession, MemberState
 from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
@@ -215,7 +216,7 @@ class ProducerSession(MasterSession):
             clientId=self.client_id,
             topicList=sorted(self._topics),
             brokerCheckSum=-1,
-            hostName=HOST,
+            hostName=system.host_address(),
             authInfo=self._master.certificate(),
             appdConfig=pb.ApprovedClientConfig(configId=UNKNOWN_ID),
         )
@@ -230,7 +231,7 @@ class ProducerSession(MasterSession):
         message = pb.HeartRequestP2M(
             clientId=self.client_id,
             brokerCheckSum=self._broker_check_sum,
-            hostName=HOST,
+            hostName=system.host_address(),
             topicList=sorted(self._topics),
             authInfo=self._master.certificate(),
             appdConfig=pb.ApprovedClientConfig(configId=self._config_id),

@@ -63,6 +63,7 @@ class GroupClaims:
         self.claim = claim
         self._client_id = str(claim)
         self._session = session
+        session.held = self.held
         self._settings = session.settings
         self._claim_timeout = claim_timeout
         self._claims: dict[Partition, _PartitionClaim] = {}
@@ -74,11 +75,15 @@ class GroupClaims:
         self.losses = 0  # how often brokers forgot claims, or did not answer
 
     def __repr__(self) -> str:
-        held = sum(claim.is_held for claim in self._claims.values())
-        return f"<GroupClaims {self.claim} holds {held} of {len(self._claims)} partitions in {self._session.group}>"
+        held, known = len(self.held()), len(self._claims)
+        return f"<GroupClaims {self.claim} holds {held} of {known} partitions in {self._session.group}>"
 
     def holds(self, partition: Partition) -> bool:
         return partition in self._claims and self._claims[partition].is_held
+
+    def held(self) -> list[Partition]:
+        """Return the held partitions. Any thread may ask, also one with the session's lock."""
+        return [partition for partition, claim in list(self._claims.items()) if claim.is_held]
 
     def position(self, partition: Partition) -> GroupPosition:
         """Return the group's position and the store's end, as the broker reported them last."""
@@ -301,9 +306,8 @@ class GroupClaims:
         """Return the partitions whose claims the brokers do not know any more."""
         with self._lock:
             held: dict[Broker, list[Partition]] = {}
-            for partition, claim in self._claims.items():
-                if claim.is_held:
-                    held.setdefault(self._session.broker(partition), []).append(partition)
+            for partition in self.held():
+                held.setdefault(self._session.broker(partition), []).append(partition)
         requests = [self._requests.heartbeat(broker, self._client_id, several) for broker, several in held.items()]
         outcomes = send_requests(self._settings, requests, self._beat_timeout)
         forgotten: list[Partition] = []

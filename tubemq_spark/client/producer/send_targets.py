@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from tubemq_spark.client import system
 from tubemq_spark.client.cluster.deployed_topics import add_topics, has_partition, is_away
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import MASTER
@@ -38,7 +39,8 @@ class SendTargets(dict[Partition, bytes]):
         self._forget_unknown_at = float("-inf")
 
     def __missing__(self, partition: Partition) -> bytes:
-        target = self[partition] = encode_target(self._session.client_id, partition, self._authorization)
+        host = system.host_address()
+        target = self[partition] = encode_target(self._session.client_id, partition, self._authorization, host)
         return target
 
     def renew(self) -> None:
