@@ -77,6 +77,14 @@ def test_a_missing_master_is_a_line_of_the_report(run: Run, monkeypatch: pytest.
     assert "what to do: " in done.stdout
 
 
+def test_a_name_commands_no_terminal(named: Cluster, run: Run, terminal: Terminal) -> None:
+    evil = ("doctor", "--write", "t\x1b]0;x\x07\u202e")
+    texts = [run(*evil).stdout, run(*evil, "--json").stdout, terminal.run(*evil, variables=variables_of(named)).text]
+    for text in texts:
+        assert "b]0;x" in text
+        assert all(line.isprintable() for line in text.splitlines())
+
+
 def test_a_terminal_shows_the_same_lines(named: Cluster, run: Run, terminal: Terminal) -> None:
     topic = named.new_topic("one")
     shown = terminal.run(

@@ -115,6 +115,9 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
         ["consume", "t", "--master", "127.0.0.1:1", "--to", "9" * 5000],
         ["consume", "t", "--master", "127.0.0.1:1", "--partition", "1:" + "9" * 5000],
         ["consume", "t", "--master", "127.0.0.1:1", "--count", "9" * 25],
+        ["produce", "", "--master", "127.0.0.1:1"],
+        ["consume", "a,b", "--master", "127.0.0.1:1"],
+        ["offsets", "set", "my_group", "t", "1:0=earliest", "1:0=latest", "--master", "127.0.0.1:1"],
         ["broker", "--topic", "9lives:1"],
         ["broker", "--release", "0.1"],
         ["topics", "--no-such-option"],
@@ -130,7 +133,7 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
 def test_wrong_usage_is_reported_with_status_2(run: Run, arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr
+    assert 0 < len(done.stderr) < 1000
     assert not re.search("Traceback|internal error", done.stderr)
 
 
@@ -225,6 +228,12 @@ SHELLS = {
         2,
         "tubemq-spark: the standard input is closed, so nobody can answer. Use --yes",
     ),
+    "a report and no reader": (
+        "doctor --topic t | true",
+        1,
+        "tubemq-spark: the reader of the output has ended before the checks, which may have failed",
+    ),
+    "an endless profile": ("consume t --config /dev/zero", 2, "tubemq-spark: the profile /dev/zero: it is too long"),
     "closed output": ("consume t >&-", 1, "tubemq-spark: the standard output is closed"),
     "closed errors": ("consume nothing 2>&-", None, ""),
     "a full disk": ("consume t > /dev/full", 1, "tubemq-spark: No space left on device"),

@@ -60,8 +60,10 @@ def test_dead_letters_are_written_once_to_their_topics(
     body, attributes = dead_letter(b"ccc", other)
     messages.send(named, [(place, body)], attributes=attributes)
 
-    shown = redrive(dead, "--dry-run").text
-    assert [re.findall(rf"{topic} .* (\d) .* {topic}", shown) for topic in (target, other)] == [["2"], ["1"]], shown
+    shown = redrive(dead, "--dry-run", "--json").text
+    assert [json.loads(line) for line in shown.splitlines() if line.startswith("{")] == [
+        {"topic": topic, "rows": count, "written_to": topic} for topic, count in sorted([(target, 2), (other, 1)])
+    ]
 
     # Neither condition may let the group skip the letters that it leaves out.
     for condition in (["--only-topic", target], ["--to", target, "--where", "value <> encode('ccc', 'utf-8')"]):
@@ -76,6 +78,8 @@ def test_dead_letters_are_written_once_to_their_topics(
     asked = redrive(dead, "--group", group, "--only-topic", target, "--only-topic", other, typed="y\n")
     assert asked.status == 0, asked.text
     assert "Write 3 rows? [y/N]" in asked.text
+    for topic, count in ((target, "2"), (other, "1")):
+        assert re.findall(rf"{topic} .* (\d) .* {topic}", asked.text) == [count]
     found = run("consume", target).json
     assert sorted((line["value"], line["msg_type"], line["attributes"]["site"]) for line in found) == [
         ("a", "click", "north"),
@@ -98,6 +102,7 @@ def test_letters_for_other_topics_stay(topics: tuple[str, str], run: Run, redriv
     [
         (["--message-format", "avro"], "avro"),
         (["--from", "soon"], "soon"),
+        (["--only-topic", "t", "--json"], "--json shows no targets and asks nothing: give --yes or --dry-run"),
         (["--yes"], "name the topics that may be written: --only-topic or --to"),
     ],
 )

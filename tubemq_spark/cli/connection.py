@@ -28,6 +28,7 @@ from tubemq_spark.client.settings import (
     TLS_KEY,
     TLS_KEY_PASSWORD,
     ClientSettings,
+    first_line,
 )
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import check_names
@@ -39,6 +40,7 @@ else:
 
 TOKEN_VARIABLE = "TUBEMQ_ADMIN_TOKEN"  # a name, not a token
 _RETRY_MS = "10000"  # a person waits less long than a query
+_MAX_PROFILE = 1 << 20  # characters
 _ADMIN_KEYS = ("address", "token", "tokenFile")
 _SECRETS = (PASSWORD.name, TLS_KEY_PASSWORD.name)
 _SECRET_FILES = (PASSWORD_FILE.name, TLS_KEY.name)
@@ -115,7 +117,11 @@ def load_profile(path: Path | None) -> Profile:
     if found is None:
         return Profile()
     try:
-        content = tomllib.loads(_text_of(found))
+        with found.open(encoding="utf-8") as file:
+            text = file.read(_MAX_PROFILE + 1)
+        if len(text) > _MAX_PROFILE:
+            raise ConfigError("it is too long")
+        content = tomllib.loads(text)
         admin = content.pop("admin", {})
         if not isinstance(admin, dict):
             raise ConfigError("admin is a table: write [admin], and below it address = …")
@@ -141,10 +147,6 @@ def _default_path() -> Path | None:
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     path = folder / "tubemq-spark" / "config.toml"
     return path if path.exists() else None
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 def _options(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -176,7 +178,7 @@ def _token(admin: Mapping[str, str], file: str | None) -> str | None:
     if file is None:
         return admin.get("token")
     try:
-        token = _text_of(Path(file)).splitlines()[0].strip()
+        token = first_line(file).strip()
     except (OSError, ValueError, IndexError) as error:
         raise ConfigError(f"the file {file} gives no token ({error})") from None
     _warn_of_readers(Path(file))

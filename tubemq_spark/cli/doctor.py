@@ -47,10 +47,13 @@ def doctor(
     more = {"subscribe": ",".join(topic or ()), "tubemq.group": reader, "topic": write or ""}
     given = {**options, **{name: text for name, text in more.items() if text}}
     counts: Counter[str] = Counter()
-    for result in _printed(_results(given), quiet=quiet, as_json=as_json):
-        counts[result.state] += 1
-    if not as_json:
-        print(", ".join(f"{counts[state]} {state}" for state in _STYLES))
+    try:
+        for result in _printed(_results(given), quiet=quiet, as_json=as_json):
+            counts[result.state] += 1
+        if not as_json:
+            print_line(", ".join(f"{counts[state]} {state}" for state in _STYLES))
+    except BrokenPipeError:
+        raise UnhealthyError("the reader of the output has ended before the checks, which may have failed") from None
     if counts["failed"]:
         what = "1 check failed; it says" if counts["failed"] == 1 else f"{counts['failed']} checks failed; each says"
         raise UnhealthyError(f"{what} what to do")

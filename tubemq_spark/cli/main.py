@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,10 +16,11 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from tubemq_spark.errors import ConfigError, TubeMQError
-from tubemq_spark.peer_text import escaped
+from tubemq_spark.peer_text import MAX_SHOWN, escaped, shown
 
 INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
 INSTALL = "pip install 'tubemq-spark[cli]'"
+_LONG_WORD = re.compile(rf"\S{{{MAX_SHOWN},}}")  # of what was typed; no word of an error is so long
 NEEDED = ("typer", "rich", "numpy", "pyarrow")  # `doctor` reports what the workers' Python lacks, not its own
 
 
@@ -36,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, problem = _outcome(error)
     if problem:
         with suppress(OSError):
-            print(f"tubemq-spark: {escaped(problem)}", file=sys.stderr)
+            short = _LONG_WORD.sub(lambda found: shown(found[0]), problem)
+            print(f"tubemq-spark: {escaped(short)}", file=sys.stderr)
     try:
         sys.stdout.flush()
     except (AttributeError, OSError):  # it is closed, or the error above is that of this output

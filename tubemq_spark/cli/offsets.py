@@ -18,7 +18,7 @@ from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place, place_of
 from tubemq_spark.cli.output import confirm, print_json, print_line, print_plan
-from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, connected
+from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -35,7 +35,10 @@ def set_offsets(
     connection: Connection,
     group: Group,
     topic: Annotated[
-        str | None, typer.Argument(help="The name of the topic.", show_default="with --checkpoint all of its source")
+        str | None,
+        typer.Argument(
+            help="The name of the topic.", show_default="with --checkpoint all of its source", callback=check_topic
+        ),
     ] = None,
     positions: Annotated[
         list[str] | None,
@@ -74,7 +77,10 @@ def set_offsets(
         where, separator, what = text.partition("=")
         if not separator:
             raise ConfigError(f"{text!r} is not BROKER:PARTITION=PLACE, for example 1:0=earliest")
-        places[parse_partition(where, topic, "the partition")] = parse_place(what, "the place")
+        partition = parse_partition(where, topic, "the partition")
+        if partition in places:
+            raise ConfigError(f"{partition} is given twice")
+        places[partition] = parse_place(what, "the place")
 
     def find(member: GroupMember) -> Mapping[Partition, int]:
         member.check(places)

@@ -25,7 +25,16 @@ _PANEL = "Connection"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False)]
+
+
+def check_topic(name: str | None) -> str | None:
+    """Return `name`; raise `ConfigError` for a name that no topic can have."""
+    try:
+        if name is not None and option_parsers.topics(name) != (name,):
+            raise ValueError
+    except ValueError:
+        raise ConfigError(f"{name!r} is not the name of a topic") from None
+    return name
 
 
 def check_group(name: str | None) -> str | None:
@@ -36,6 +45,7 @@ def check_group(name: str | None) -> str | None:
         raise ConfigError(f"{name!r} is not {option_parsers.GROUP_NAME}") from None
 
 
+Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False, callback=check_topic)]
 Group = Annotated[str, typer.Argument(help="The name of the consumer group.", show_default=False, callback=check_group)]
 
 _CONNECTION = {

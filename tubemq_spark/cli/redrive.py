@@ -111,6 +111,8 @@ def redrive(
             count = sum(rows for _, rows, target in targets if target is not None)
             if not as_json:
                 print_plan(("topic of the letters", "rows", "written to"), targets)
+            elif dry_run:
+                print_json(*({"topic": name, "rows": rows, "written_to": target} for name, rows, target in targets))
             left_out = sum(rows for _, rows, _ in targets) - count
             if where:
                 left_out += dead.count() - dead.where(where).count()

@@ -153,8 +153,9 @@ _FAILURES = OSError, http.client.HTTPException, UnicodeError  # the last one for
 def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
     """Return the answer. Raise one of `_FAILURES`."""
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
+    reply = _post(url, form.encode(), timeout)
     try:
-        answer = json.loads(_post(url, form.encode(), timeout).decode("utf-8", "replace"))
+        answer = json.loads(reply.decode("utf-8", "replace"))
     except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
         raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
     if not isinstance(answer, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
@@ -41,6 +40,7 @@ MASTER = Option(
 )
 USER = Option("tubemq.user", not_blank, "a user name", "the user of the simple authenticator")
 PASSWORD = Option("tubemq.password", str, "the user's password", "the user's password", secret=True)
+_MAX_SECRET = 10_000  # characters of the first line of a file
 PASSWORD_FILE = Option(
     "tubemq.passwordFile", not_blank, "the path of a file", "a file with the password in its first line"
 )
@@ -201,12 +201,21 @@ def _credentials(raw: Mapping[str, str]) -> Credentials | None:
         return None
     if file is not None:
         try:
-            password = Path(file).read_text(encoding="utf-8").splitlines()[0]
+            password = first_line(file)
         except (OSError, ValueError, IndexError) as cause:
             raise ConfigError(f"option 'tubemq.passwordFile': {file} gives no password ({cause})") from None
     if not password:
         raise ConfigError("option 'tubemq.user' needs 'tubemq.password' or 'tubemq.passwordFile' beside it")
     return Credentials(user, password)
+
+
+def first_line(path: str) -> str:
+    """Return the first line of a file, without its end. Raise `OSError`, `ValueError` or `IndexError`."""
+    with open(path, encoding="utf-8") as file:
+        line = file.readline(_MAX_SECRET + 1)
+    if len(line) > _MAX_SECRET:
+        raise ValueError("its first line is too long")
+    return line.splitlines()[0]
 
 
 def _tls(raw: Mapping[str, str]) -> TlsSettings | None:

@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 
 from tubemq_spark.client import system
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.peer_text import shown
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more, because one is a drive of Windows
 # A name and a password of any characters may follow the scheme, up to the last `@`. A store's settings follow `?`.
@@ -123,7 +124,7 @@ class OutputDir:
             stream.write(content)
 
     def _error(self, what: str, problem: Exception) -> ConfigError:
-        reason = " ".join(str(problem).replace(*self._redaction).split()) or type(problem).__name__
+        reason = shown(" ".join(str(problem).replace(*self._redaction).split())) or type(problem).__name__
         return ConfigError(
             f"option '{self._option}': folder {self._shown!r} {what}: {reason}; name a folder that the driver can read "
             "and write"
