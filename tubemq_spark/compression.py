@@ -69,7 +69,7 @@ def decompress(codec: str, data: bytes, most: int = MAX_PLAIN) -> bytes:
     process lacks the codec. Data that is too long is never in memory as a whole.
     """
     if codec not in CODECS:
-        raise ProtocolError(f"it is compressed with '{shown(codec, 40)}', which is none of {', '.join(CODECS)}")
+        raise ProtocolError(f"it is compressed with '{shown(codec, 40)}', which is not one of {', '.join(CODECS)}")
     check_available(codec)
     try:
         return CODECS[codec].unpack(data, most)

@@ -173,7 +173,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         choice = text.strip().lower()
         if choice not in known:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
         return choice
 
     return parse

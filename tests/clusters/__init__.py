@@ -64,7 +64,7 @@ class Cluster(Protocol):
         ...
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop the broker in order: nothing is lost, and what is in flight on held claims becomes confirmed."""
+        """Shut the broker down cleanly: nothing is lost, and what is in flight on held claims becomes confirmed."""
         ...
 
     def start_broker(self, broker_id: int) -> None:

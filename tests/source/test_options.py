@@ -334,11 +334,11 @@ MISFITS: list[tuple[str, dict[str, str | None], str]] = [
         {"subscribePattern": "t.*", "assign": '{"t":["1:0"]}'},
         "give option 'subscribe', 'subscribePattern' or 'assign', not all",
     ),
-    ("filters", {"filters": '{"t":["a"],"u":["b"],"v":["c"]}'}, "option 'filters' names u, v, which is none of"),
+    ("filters", {"filters": '{"t":["a"],"u":["b"],"v":["c"]}'}, "option 'filters' names u, v, which is not one of"),
     (
         "filters",
         {**ASSIGNED, "filters": '{"u":["b"]}'},
-        "option 'filters' names u, which is none of the topics to read",
+        "option 'filters' names u, which is not one of the topics to read",
     ),
     (
         "minOffsetsPerTrigger",

@@ -263,7 +263,7 @@ BAD_BODIES = {
         b"spark_compression=gzip",
         "it becomes larger than 1000 bytes, which option 'maxUnpackedBytes' limits",
     ),
-    "unknown": (b"k=v,spark_compression=x", "it is compressed with 'x', which is none of"),
+    "unknown": (b"k=v,spark_compression=x", "it is compressed with 'x', which is not one of"),
 }
 
 

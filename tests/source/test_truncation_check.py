@@ -159,7 +159,7 @@ def test_no_message_comes_twice_where_ids_turn(phase: float, caplog: pytest.LogC
         rows_read = [row.body for rows in story.query.rows.values() for row in rows]
         assert len(rows_read) == len(set(rows_read))
         assert len(losses_in(caplog)) == 3
-        told = [record.getMessage() for record in caplog.records if "ids do not tell which messages" in record.msg]
+        told = [record.getMessage() for record in caplog.records if "ids do not show which messages" in record.msg]
         assert len(told) == 2  # stores
         ranges = {topic: re.search(rf"topic {topic}, .*\[(\d+), (\d+)\)", "\n".join(told)) for topic in TOPICS}
         for topic, found in ranges.items():

@@ -69,7 +69,7 @@ def test_filters_of_topics_by_pattern(start: Start) -> None:
         tubemq.create_topic("t2", 1)
         fill(tubemq, "t2", 3, msg_type="a"), fill(tubemq, "t2", 3, msg_type="b")
         wait_until(lambda: came(run, stream, stored(tubemq, "t1")[:3] + stored(tubemq, "t2")[3:]))
-    with pytest.raises(ConfigError, match="option 'filters' names other, which is none of the topics to read"):
+    with pytest.raises(ConfigError, match="option 'filters' names other, which is not one of the topics to read"):
         stream.run(filters={"other": ["a"]})
 
 

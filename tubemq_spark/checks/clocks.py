@@ -18,8 +18,8 @@ _WHY = "requests with credentials are refused from 20 s on; times of messages an
 
 
 def check_token_clock(token: int, now: float, *, has_credentials: bool, subject: str) -> CheckResult | None:
-    """Compare a visit token with this machine's time `now`, in seconds since the epoch. Return None if the token tells
-    nothing."""
+    """Compare a visit token with this machine's time `now`, in seconds since the epoch. Return None if the token has no
+    time."""
     if token <= 0:
         return None
     behind = token / 1000 - now

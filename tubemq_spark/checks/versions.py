@@ -29,7 +29,7 @@ def _text(version: Version) -> str:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What `worker_probe.describe` tells of one Python process. A package that is missing has the version None.
+    """What `worker_probe.describe` reports of one Python process. A package that is missing has the version None.
     `time` is in seconds since the epoch."""
 
     host: str

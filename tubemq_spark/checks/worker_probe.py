@@ -20,7 +20,7 @@ IMPORTED = (
     "google.protobuf",
     "pyarrow",
     "numpy",
-)  # an import tells more than what pip noted
+)  # an import shows more than what pip noted
 INSTALLED = ("pandas",)  # takes long to import
 
 

@@ -23,7 +23,7 @@ _KEYS = {"v", "query", "offsets"}  # that distinguish this source's offsets from
 def committed_positions(location: str, topic: str | None) -> Mapping[Partition, int]:
     """Return where the last committed batch ends, in `topic` or in all topics of its source.
 
-    Raise `ConfigError` if `location` is no such checkpoint, or if its sources do not leave one to choose.
+    Raise `ConfigError` if `location` is not such a checkpoint, or if its sources do not leave one to choose.
     """
     folder = OutputDir(location, _OPTION)
     batches = [int(name) for name in folder.names("commits") if name.isdecimal()]

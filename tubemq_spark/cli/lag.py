@@ -70,7 +70,7 @@ def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[
         claims = admin.ask_broker(status, _CONSUMERS, groupName=group)
         try:
             positions = admin.ask_broker(status, "admin_query_offset", groupName=group)
-        except AdminError:  # release 1.2 fails for some groups; the claims tell something at least
+        except AdminError:  # release 1.2 fails for some groups; the claims show something at least
             positions = {}
         with checked_rows():
             holders, found = dict(_holders(broker_id, claims)), dict(_positions(broker_id, positions))

@@ -27,7 +27,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 @dataclass(frozen=True)
 class Message:
-    """One message. `msg_time` is ISO-8601 in UTC; `offset` is None where TubeMQ does not tell it.
+    """One message. `msg_time` is ISO-8601 in UTC; `offset` is None where TubeMQ does not return it.
 
     A corrupt message cannot be decoded, as `problem` says; its `value` are the bytes as they were received.
     """
@@ -60,7 +60,7 @@ FIELDS = tuple(field.name for field in fields(Message) if field.name != "problem
 def messages_of(partition: Partition, batch: FetchedBatch, zone: tzinfo, max_unpacked: int) -> Iterator[Message]:
     """Yield the decoded messages of a fetched batch; the texts of `$msgTime$` are in `zone`. One that is longer than
     `max_unpacked` bytes after decompression is corrupt."""
-    found: list[Any] = list(batch.messages)  # its type declares only what tells messages apart
+    found: list[Any] = list(batch.messages)  # its type declares only what distinguishes messages
     positions = batch.positions if batch.positions is not None else [None] * len(found)
     for message, position in zip(found, positions, strict=True):
         place = (partition.topic, partition.broker_id, partition.partition_id, position, message.messageId)

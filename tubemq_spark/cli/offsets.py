@@ -151,7 +151,7 @@ def _move(
 class GroupBusyError(TubeMQError):
     """Another client reads in the group."""
 
-    cause = "Another client reads in the group that `offsets` shall move."
+    cause = "Another client reads in the group that `offsets` is to move."
     remedy = "Stop the client that the text names. The claim of a client that died ends after about half a minute."
 
 

@@ -107,7 +107,7 @@ def produce(
     target = None if partition is None else parse_partition(partition, topic, "--partition")
     for path in files or ():
         if str(path) != "-" and (path.is_dir() or not os.access(path, os.R_OK)):
-            raise ConfigError(f"{path} is no file that can be read")
+            raise ConfigError(f"{path} is not a file that can be read")
     separator = None if key_separator is None else key_separator.encode()
     if separator == b"":
         raise ConfigError("--key-separator is empty")

@@ -56,7 +56,9 @@ class PrometheusMetrics:
             "tubemq_spark_batch_seconds", "How long a micro-batch took", query, buckets=_SECONDS, registry=registry
         )
         self._rows = Counter("tubemq_spark_rows", "Rows read from TubeMQ", source, registry=registry)
-        self._sink_rows = Counter("tubemq_spark_sink_rows", "Rows written, if the sink tells", query, registry=registry)
+        self._sink_rows = Counter(
+            "tubemq_spark_sink_rows", "Rows written, if Spark reports them", query, registry=registry
+        )
         self._lag = Gauge(
             "tubemq_spark_lag_entries",
             "Index entries of the partition's store that were not read when the batch was planned",

@@ -15,7 +15,7 @@ a new broker process needs at least about a second to start. So a message is old
 two fingerprints. This is wrong if the wave turns between them, or if something else moves the clock; `span_between`
 returns None where that is possible.
 
-Only fingerprints prove losses. Ids only show where a loss begins, so a wrong guess never reports a loss that is none.
+Only fingerprints prove losses. Ids only show where a loss begins, so a wrong guess never reports a false loss.
 """
 
 from __future__ import annotations

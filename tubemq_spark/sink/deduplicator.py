@@ -121,7 +121,7 @@ class Deduplicator:
     def _search_topic(self, topic: str) -> StoredRowsOfTask | None:
         try:
             # Attempts of an earlier run ended when this run began, or soon after. One search in each process serves all
-            # tasks of the batch. An attempt of this run may have failed just now, so its task searches anew.
+            # tasks of the batch. An attempt of this run may have failed just now, so its task searches again.
             is_shared = self._earlier is EarlierAttempts.IN_AN_EARLIER_RUN
             by_topic = self._of_earlier_runs if is_shared else {}
             if topic not in by_topic:

@@ -108,7 +108,7 @@ class StoredRowsOfTask:
         return number, RecordMetadata(self._partitions[partition], message_id, position, None)
 
     def count_others(self) -> int:
-        """Return how many of the unmatched rows are no copies of rows that were taken.
+        """Return how many of the unmatched rows are not copies of rows that were taken.
 
         An attempt never uses the number of a row that it found. So if two rows have the same number, attempts that did
         not know of each other have stored copies, in different orders.

@@ -5,7 +5,7 @@ A bookmark is a position. All messages of a batch are stored behind its bookmark
 batches before it. `client.consumer.bookmarks` explains how brokers keep bookmarks, and why an old one is never wrong.
 
 A message of the batch before the bookmark shows that the bookmark is too late. The servers may have dropped the query's
-groups, which then began anew at the end; somebody may have moved them; or a broker lost messages in a crash and gave
+groups, which then started again at the end; somebody may have moved them; or a broker lost messages in a crash and gave
 their positions to others. The search then goes back until it meets a message of an earlier batch, or the beginning of
 the store.
 """
@@ -300,7 +300,7 @@ class _PartitionSearch:
                 self._has_met_earlier_batch = self._has_met_earlier_batch or not has_met_batch
             elif stamp.origin.batch == batch:
                 has_met_batch = True
-                # A run without `effectivelyOnce` had no bookmarks, so the first messages without digest tell nothing.
+                # A run without `effectivelyOnce` had no bookmarks, so the first messages without digest show nothing.
                 if stamp.digest is not None:
                     self._first = self._first or message
                 yield stamp, message

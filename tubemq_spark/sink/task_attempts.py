@@ -3,9 +3,9 @@
 
 Each case has one proof (docs/sink.md has the table):
 
-* Spark's attempt number tells a retried task, also where no mark can be left. If Spark repeats a stage, attempts have
+* Spark's attempt number shows a retried task, also where no mark can be left. If Spark repeats a stage, attempts have
   number 0 again, and `task_mark` finds the earlier ones.
-* The note of the last commit tells the later batches of a run. Nothing else can: Spark ends Python workers that are
+* The note of the last commit informs the later batches of a run. Nothing else can: Spark ends Python workers that are
   idle for a minute, so no worker can rely on what an earlier one knew, and a broker that crashes forgets positions. The
   plan and the commit of a stream run in workers of the driver, which see its block manager folders. Each commit leaves
   a small file there: the run, and the topics that the query wrote to last. A missing or old note only makes the next

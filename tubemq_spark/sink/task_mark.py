@@ -2,7 +2,7 @@
 """Shows attempts of a task to each other if Spark repeats the stage. Nothing else decides this case.
 
 Spark repeats a stage that could not read its shuffle files. Then attempts of its tasks have number 0 again, and Spark
-does not tell Python which attempt of the stage runs. Attempts of the earlier stage may still run.
+does not pass to Python which attempt of the stage runs. Attempts of the earlier stage may still run.
 
 So each attempt that has rows leaves a mark at a broker before its first message: a position of the group
 `<base>_task_<n>`, in which nobody reads. The plan of the batch decides where the mark of a task is and which positions
@@ -12,8 +12,8 @@ the next one, and searches for rows. The attempt that has left the first mark th
 Positions are clamped to those of the store, so a store that holds less than `_SLOTS` messages takes no marks. The plan
 only knows how many it has received; if retention has removed more than half, the task tries another store.
 
-An old position is no mark: the number of a position in the index, modulo the number of slots, tells batch and attempt.
-An old mark may be taken for one of this batch by chance. Then the task searches in vain.
+An old position is not a mark: the number of a position in the index, modulo the number of slots, encodes batch and
+attempt. An old mark may be taken for one of this batch by chance. The search then finds nothing.
 
 Marks are an additional proof. If a broker does not answer or refuses the group, or a crash has removed its latest
 positions, the task goes on as if it had found none.

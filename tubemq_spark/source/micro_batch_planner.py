@@ -405,7 +405,7 @@ def first_claim(query: str, now: float) -> ClaimId:
 
 
 def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Store, float]:
-    """Return the mean bytes of a message for each store with new entries, as far as its broker tells: the greatest mean
+    """Return the mean bytes of a message for each store with new entries, as far as its broker says: the greatest mean
     that a sample of one of its partitions shows."""
     growing = {partition: position for partition, position in begin.items() if position < log_ends[partition]}
     found: dict[Store, float] = {}

@@ -407,5 +407,5 @@ def filters_of(
     """Return the message types to read of each topic. Raise `ConfigError` if `filters` names another topic."""
     unknown = sorted({topic for topic in filters if topic is not None} - set(topics))
     if unknown and not (pattern and all(map(pattern.fullmatch, unknown))):
-        raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is none of the topics to read")
+        raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is not one of the topics to read")
     return parsers.types_of(topics, filters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How messages become rows: what the driver tells the tasks. `RowMaker` makes the rows, on executors only."""
+"""How messages become rows: what the driver sends to the tasks. `RowMaker` makes the rows, on executors only."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class StoreCheck:
 
     @property
     def _continues_newest(self) -> bool:
-        """Whether the batch begins just behind a recent fingerprint, whose id most likely tells where its ids begin."""
+        """Whether the batch begins just behind a recent fingerprint, whose id most likely shows where its ids begin."""
         newest = self.batch.newest
         if newest is None or newest.position != self.batch.start - UNIT:
             return False

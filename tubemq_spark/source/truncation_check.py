@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 # A check of a store makes some twenty objects. If all stores were checked together, they would outlive Python's young
 # garbage collections, and more full ones would follow, which visit all objects of the process.
 _STORES_AT_ONCE = 128
-_REPLACED_AFTER = 1.0  # seconds: a broker does not restart, and a topic is not created anew, in less
+_REPLACED_AFTER = 1.0  # seconds: a broker does not restart, and a topic is not recreated, in less
 
 
 class StoreChangedError(Exception):
@@ -226,7 +226,7 @@ class TruncationCheck:
             # A reported loss, whose range can be read again, is better than duplicates that nobody notices.
             _log.warning(
                 "[new-messages-unclear] "
-                "broker %d, topic %s, store %d: message ids do not tell which messages of [%d, %d) are new. The query "
+                "broker %d, topic %s, store %d: message ids do not show which messages of [%d, %d) are new. The query "
                 "skips them; a batch read of that range returns them", *batch.store, low, high,
             )  # fmt: skip
             return high

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Access: the servers' checks of credentials and visit tokens, and a master's checks of every call.
 
-TubeMQ's own handlers check that credentials are present and recent; they compare no password.
+TubeMQ's own handlers check that credentials are present and recent; they do not compare passwords.
 wire: SimpleCertificateMasterHandler, SimpleCertificateBrokerHandler, SimpleVisitTokenManager.
 """
 

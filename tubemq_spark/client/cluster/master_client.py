@@ -143,7 +143,7 @@ class MasterClient:
         )
 
     def retry(self, request: Callable[[], T], *, once: bool = False) -> T:
-        """Return what `request` returns. Repeat it while it raises `TransportError`, unless it shall run `once`.
+        """Return what `request` returns. Repeat it while it raises `TransportError`, unless it is to run `once`.
 
         A client that no master has answered yet gives up early, because the addresses may be wrong. It goes on if a
         standby answers, which becomes active soon after the active master has died, or if a server accepts the

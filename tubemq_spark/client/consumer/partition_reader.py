@@ -123,14 +123,14 @@ class PartitionReader:
     def _has_mark(self, mark: Fingerprint) -> bool:
         """Return True if the message of the fingerprint is still there: then no message before it was replaced. Also
         if retention removed it before the range: then it had been flushed. Raise `TransportError` if the broker does
-        not tell."""
+        not say."""
         broker, partition, _ = self._claim.place
         requests = replace(self._claim.requests, group=self._look_group)
         place = partition._replace(partition_id=mark.partition_id), mark.position
         with closing(Visitor(requests, lambda _: broker)) as visitor:
             found = Prober(visitor).probe([place]).get(place)
         if found is None:
-            raise TransportError(f"{place[0]} at {broker}: the broker does not tell what is stored at {mark.position}")
+            raise TransportError(f"{place[0]} at {broker}: the broker does not say what is stored at {mark.position}")
         if found.begin > mark.position:
             return mark.position < self._wanted.start
         return found.begin == mark.position and mark.message_id in found.message_ids

@@ -78,7 +78,7 @@ class Prober:
     ) -> dict[PartitionPosition, ProbeResult]:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
-        For `optional` partitions an error is no clear answer, too.
+        For `optional` partitions an error is not a clear answer either.
 
         Raises as `extents`.
         """
@@ -107,7 +107,7 @@ class Prober:
             retries.progress()
         for partition, position in wanted:
             if (partition, position) not in results:
-                _log.info("%s: the broker does not tell for now what is stored at %d", partition, position)
+                _log.info("%s: the broker does not say for now what is stored at %d", partition, position)
         return results
 
     @property

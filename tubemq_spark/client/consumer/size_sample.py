@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes of the messages from a position on, sampled with one fetch. The driver limits micro-batches by bytes with them.
 
-The index has one entry of 28 bytes for a message of any size, and no request tells where a byte of the data file is. A
-fetch tells two things: the messages that it returns, and how many bytes of the data file lie behind them (wire:
+The index has one entry of 28 bytes for a message of any size, and no request returns where a byte of the data file
+is. A fetch returns two things: the messages that it returns, and how many bytes of the data file lie behind them (wire:
 `currDataDlt`). Each message takes 52 bytes there besides its payload.
 """
 
@@ -36,7 +36,7 @@ class SizeSample(NamedTuple):
     @property
     def mean(self) -> float | None:
         """The bytes of a message, estimated: the mean of the sample or of what follows, whichever is greater. None if
-        the sample tells nothing."""
+        the sample shows nothing."""
         means = []
         if self.messages:
             means.append(self.payload / self.messages)

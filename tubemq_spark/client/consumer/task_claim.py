@@ -95,7 +95,7 @@ class TaskClaim:
 
     @property
     def may_claim_by_seek(self) -> bool:
-        """Return True if the reader shall send its first seek as the claim, with fetches behind it in one write.
+        """Return True if the reader is to send its first seek as the claim, with fetches behind it in one write.
 
         That saves a round trip. A broker that refuses the seek refuses these fetches, too: they move no cursor. It is
         tried once, because `acquire` deals with other holders, old visit tokens and all other refusals.

@@ -47,7 +47,7 @@ class SendFailure:
 
 
 class RecordBatch:
-    """Records of `topic` in the order in which they were accepted; `number` tells the batch's place among others."""
+    """Records of `topic` in the order in which they were accepted; `number` is the batch's place among others."""
 
     __slots__ = (
         *("bodies", "headers", "ids", "keys", "kinds", "rows"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unresolved sends: records that were sent and not answered, and that must not be stored late or twice.
 
-Before they are sent again, the broker has time to handle the requests of the closed connection. Then a look-up tells
+Before they are sent again, the broker has time to handle the requests of the closed connection. Then a look-up shows
 which of them are stored; those with a key and no look-up are sent again, and their copies come before their successors.
 """
 
