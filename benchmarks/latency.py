@@ -126,7 +126,7 @@ def _send(master: str, rate: int, seconds: float) -> dict[int, float]:
     acknowledged: dict[int, float] = {}
     with Producer(
         ClientSettings.from_options({"tubemq.master": master}),
-        on_stored=lambda topic, row, record_id, stored: acknowledged.__setitem__(row or 0, time.time()),
+        on_stored=lambda rows, ids, places: acknowledged.update((row or 0, time.time()) for row in rows),
     ) as producer:
         begin, sent, total = time.time(), 0, int(rate * seconds)
         while sent < total:

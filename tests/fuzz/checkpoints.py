@@ -122,7 +122,7 @@ class File(NamedTuple):
 def _packed() -> bytes:
     receipts = Receipts(0)
     for row in range(3):
-        receipts.add(row, RecordMetadata(Partition(1, "demo", row), 100 + row, 28 * row, None))
+        receipts.add([row], RecordMetadata(Partition(1, "demo", row), 100 + row, 28 * row, None).places)
     return receipts.packed()
 
 
@@ -133,7 +133,9 @@ def _files() -> list[bytes]:
     for partition, rows in ((0, 3), (5, 200)):
         receipts = Receipts(partition)
         for row in range(rows):
-            receipts.add(row, RecordMetadata(Partition(1, "demo", row % 3), 900 + row, None, 1_700_000_000_000))
+            receipts.add(
+                [row], RecordMetadata(Partition(1, "demo", row % 3), 900 + row, None, 1_700_000_000_000).places
+            )
         with tempfile.TemporaryDirectory() as folder:
             found.append(Path(write_receipts(folder, "query", 7, [receipts.packed()])).read_bytes())
     return found

@@ -651,8 +651,8 @@ WRITING = (
         "receipt_of_the_next_row",
         "the file of a committed batch contains each row with the message that it became",
         "sink/task_writer.py",
-        "dead_letter_topic:\n            self._receipts.add(number, stored)",
-        "dead_letter_topic:\n            self._receipts.add(number + 1, stored)",
+        "self._receipts.add(numbers, places)",
+        "self._receipts.add([(number or 0) + 1 for number in numbers], places)",
         ("receipts_true",),
     ),
     Fault(

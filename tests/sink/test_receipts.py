@@ -37,7 +37,7 @@ def packed(partition: int, rows: Iterable[Landed]) -> bytes:
     receipts = Receipts(partition)
     for row, topic, broker_id, number, offset, message_id, moment in rows:
         place = Partition(broker_id, topic, number)
-        receipts.add(row, RecordMetadata(place, message_id, offset, moment))  # type: ignore[arg-type]
+        receipts.add([row], RecordMetadata(place, message_id, offset, moment).places)  # type: ignore[arg-type]
     return receipts.packed()
 
 

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.row_encoder import BodyCodec, digest_of
-from tubemq_spark.sink.schema import BadRowError, Cells
+from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of, own_attributes
+from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch
 from tubemq_spark.source.inlong import Head, unpack
 
 NONE = Cells(*[None] * len(Cells._fields))
@@ -49,6 +51,38 @@ def test_the_order_of_attributes_does_not_change_the_digest() -> None:
     one = NONE._replace(value=b"v", attributes={"a": "1", "b": "2"})
     for other in ({"b": "2", "a": "1"}, [("b", "2"), ("a", "1")]):
         assert digest_of(NONE._replace(value=b"v", attributes=other)) == digest_of(one)
+
+
+CLEAN = ("a", "b", "c d", "é", "\nx")
+ODD = (b",", b"=", b"\n", b"", b"$msgTime$", b"spark_id", b"spark_compression", b"\xc3", b"\xa9", None)
+
+
+def maps_of(keys: Sequence[Any], texts: Sequence[Any], **others: Any) -> st.SearchStrategy[Any]:
+    pairs = st.tuples(st.sampled_from(keys), st.sampled_from(texts))
+    return st.lists(st.none() | st.lists(pairs, max_size=3, **others), min_size=1)
+
+
+def attributes_of(maps: Sequence[Any], kind: pa.DataType) -> tuple[list[bytes] | None, Callable[[], list[bytes]]]:
+    """Return the attributes of a column that is a slice of another one, and what makes them one by one."""
+    column = pa.array([[("before", "1")], *maps, [("behind", None)]], pa.map_(pa.binary(), pa.binary()))
+    column = column.view(pa.map_(pa.string(), pa.string())).cast(pa.map_(kind, kind))[1:-1]
+    batch = pa.record_batch({"value": pa.array([b""] * len(maps)), "attributes": column})
+    encoder = RowEncoder("demo", BodyCodec(), stamped=True)
+    plain = encoder.encode(Cells(b"", msg_time=0)).attributes
+    rows = (encoder.encode(cells._replace(msg_time=0)).attributes for cells in cells_of_batch(batch))
+    return own_attributes(column), lambda: [row.removeprefix(plain).removeprefix(b",") for row in rows]
+
+
+@given(maps_of(CLEAN, CLEAN, unique_by=lambda pair: pair[0]), st.sampled_from([pa.string(), pa.large_string()]))
+def test_usual_attributes_are_made_together(maps: Sequence[Any], kind: pa.DataType) -> None:
+    together, one_by_one = attributes_of(maps, kind)
+    assert together == one_by_one()
+
+
+@given(maps_of([*map(str.encode, CLEAN), *filter(None, ODD)], [*map(str.encode, CLEAN), *ODD]))
+def test_attributes_that_are_made_together_are_the_same_one_by_one(maps: Sequence[Any]) -> None:
+    together, one_by_one = attributes_of(maps, pa.string())
+    assert together is None or together == one_by_one()
 
 
 @pytest.mark.parametrize("column", ["value", "topic", "msg_type", "key"])

@@ -183,7 +183,7 @@ VALUES = {"value": [b"a", b"b"]}
         pytest.param({**SAME, "key": pa.array(["x", None])}, {}, id="a null key"),
         pytest.param(
             {**SAME, "attributes": pa.array([[("a", "b")], None], TEXTS)},
-            {**VALUES, "attributes": [[("a", "b")], None]},
+            {**VALUES, "attributes": pa.array([[("a", "b")], None], TEXTS)},
             id="attributes",
         ),
     ],

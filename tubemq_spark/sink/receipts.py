@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tubemq_spark.client.producer.record_batch import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordPlaces
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.output_dir import OutputDir
 
@@ -49,30 +49,31 @@ class Receipts:
     """The receipts of one task, packed as they come: about 15 bytes a row."""
 
     def __init__(self, spark_partition: int) -> None:
-        self._rows: list[tuple[Any, ...]] = []
+        self._columns: list[list[Any]] = [[] for _ in _PACKED]
         self._schema = _PACKED.with_metadata({_PARTITION: str(spark_partition)})
         self._sink = pa.BufferOutputStream()
         self._stream = pa.ipc.new_stream(self._sink, self._schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC))
 
-    def add(self, row: int, stored: RecordMetadata) -> None:
-        """Add where row number `row` of the task is stored."""
-        broker_id, topic, partition = stored.partition
-        self._rows.append((row, topic, broker_id, partition, stored.offset, stored.message_id, stored.append_time))
-        if len(self._rows) >= _SLICE:
+    def add(self, rows: Sequence[int | None], places: RecordPlaces) -> None:
+        """Add where rows of the task, which are numbers, are stored."""
+        (broker_id, topic, partition), message_ids, offsets, times = places
+        same = ([one] * len(rows) for one in (topic, broker_id, partition))
+        for column, more in zip(self._columns, (rows, *same, offsets, message_ids, times), strict=True):
+            column += more
+        if len(self._columns[0]) >= _SLICE:
             self._pack()
 
     def packed(self) -> bytes:
         """Return all receipts for `write_receipts`. To be called once; nothing can be added afterwards."""
-        if self._rows:
+        if self._columns[0]:
             self._pack()
         self._stream.close()
         return self._sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def _pack(self) -> None:
-        columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        arrays = [pa.array(column, field.type) for column, field in zip(self._columns, self._schema, strict=True)]
         self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._rows.clear()
+        self._columns = [[] for _ in _PACKED]
 
 
 def check_folder(folder: str) -> None:

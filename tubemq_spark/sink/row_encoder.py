@@ -15,10 +15,20 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tubemq_spark.client.clock import SYSTEM_CLOCK
 from tubemq_spark.compression import MAX_PLAIN, check_available, compress, max_plain
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.message import COMPRESSION_KEY, EPOCH, encode_attributes, format_msg_time
+from tubemq_spark.protocol.message import (
+    COMPRESSION_KEY,
+    EPOCH,
+    MAX_ATTRIBUTES,
+    MAX_HEADER,
+    encode_attributes,
+    format_msg_time,
+)
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
 from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells, Texts
 
@@ -35,6 +45,8 @@ _MAX_ATTRIBUTES = 65_535  # bytes, the longest text that Java writes
 
 # The attributes that columns give, under their present names and those of old senders, and the number of messages.
 _SET_BY_COLUMNS = frozenset({"groupId", "bid", "streamId", "tid", "dt", "t", "cnt"})
+
+_UNUSUAL = ("\n=", ",=", "$msg", "spark_")  # an empty key, or one that may be reserved
 
 
 class EncodedRow(NamedTuple):
@@ -143,23 +155,15 @@ class RowEncoder:
                     column = "inlong_stream"
             if msg_type is not None:
                 encoded = _type_attribute(msg_type) + b"," + encoded
+            encoded += self._last_attribute
+            if attributes:
+                column = "attributes"
+                encoded += b"," + self._own_attributes(dict(attributes))
         except UnicodeEncodeError:
             raise BadRowError(column, NOT_UTF8) from None
         except ConfigError as error:
             raise BadRowError(column, str(error)) from None
-        row = EncodedRow(topic, value, encoded + self._last_attribute, msg_type, time_text, key, target)
-        return row._replace(attributes=self.attributes(row, attributes)) if attributes else row
-
-    def attributes(self, row: EncodedRow, own: Texts) -> bytes:
-        """Return the attributes of `row`, which was encoded without, and its own. Raise `BadRowError` as `encode`."""
-        if not own:
-            return row.attributes
-        try:
-            return row.attributes + b"," + self._own_attributes(dict(own))
-        except UnicodeEncodeError:
-            raise BadRowError("attributes", NOT_UTF8) from None
-        except ConfigError as error:
-            raise BadRowError("attributes", str(error)) from None
+        return EncodedRow(topic, value, encoded, msg_type, time_text, key, target)
 
     def _own_attributes(self, attributes: Mapping[str, str | None]) -> bytes:
         texts = {key: text for key, text in attributes.items() if text is not None}
@@ -172,6 +176,28 @@ class RowEncoder:
                 "or leave out option 'stampRows'"
             )
         return encode_attributes(texts, None, None)
+
+
+def own_attributes(column: pa.MapArray) -> list[bytes] | None:
+    """Return the attributes of each row as `RowEncoder.encode` adds them to its own, empty if the row has none. Return
+    None if `encode`, which is the specification, may refuse a row."""
+    ends = column.offsets
+    keys, texts = (part[ends[0].as_py() : ends[-1].as_py()].cast(pa.binary()) for part in (column.keys, column.items))
+    pairs = pc.binary_join_element_wise(keys, texts, b"=")
+    of_rows = pa.ListArray.from_arrays(pc.subtract(ends, ends[0]), pairs)
+    rows: list[bytes] = pc.if_else(column.is_valid(), pc.binary_join(of_rows, b","), b"").to_pylist()
+    codes = keys.dictionary_encode()
+    keys_of_rows = pc.add(pc.multiply(pc.list_parent_indices(of_rows), len(codes.dictionary)), codes.indices)
+    if None in rows or pc.count_distinct(keys_of_rows).as_py() < len(pairs):  # a null text, or a key twice in a row
+        return None
+    try:
+        text = b"\n".join([b"", *rows]).decode()
+    except UnicodeDecodeError:
+        return None
+    separators = len(pairs) - sum(map(bool, rows)), len(pairs)
+    is_short = len(pairs) < MAX_ATTRIBUTES // 2 and len(text) < MAX_HEADER // 8
+    is_usual = (text.count(","), text.count("=")) == separators and not any(part in text for part in _UNUSUAL)
+    return rows if is_short and is_usual else None
 
 
 def digest_of(cells: Cells) -> str:

@@ -179,18 +179,20 @@ def _reader(name: str) -> Callable[[pa.Array], list[Any]]:
     return readers.get(_BY_NAME[name].kind, pa.Array.to_pylist)
 
 
-def cells_together(batch: pa.RecordBatch, topic: str | None = None) -> dict[str, list[Any]]:
-    """Return the cells of `value`, `key` and `attributes`, by column, if the rows differ in nothing else and none lacks
-    value or key. Otherwise return nothing. Parameters as for `cells_of_batch`.
+def cells_together(batch: pa.RecordBatch, topic: str | None = None) -> dict[str, Any]:
+    """Return the cells of `value` and `key`, and the column `attributes`, by column, if the rows differ in nothing else
+    and none lacks value or key. Otherwise return nothing. Parameters as for `cells_of_batch`.
 
     The other columns are null, or texts that are all equal. Others are not compared, because that takes time and they
     are rarely equal.
     """
-    found: dict[str, list[Any]] = {}
+    found: dict[str, Any] = {}
     for name, column in _columns_of(batch, topic).items():
         if column.null_count == len(column) and name != "value":
             continue
-        if name == "attributes" or (name in ("value", "key") and not column.null_count):
+        if name == "attributes":
+            found[name] = column
+        elif name in ("value", "key") and not column.null_count:
             found[name] = _reader(name)(column)
         elif not _is_one_text(column):
             return {}

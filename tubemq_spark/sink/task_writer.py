@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordId, RecordPlaces
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.commit import Written
@@ -19,7 +19,7 @@ from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.packs import Packs
 from tubemq_spark.sink.receipts import Receipts
-from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
+from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of, own_attributes
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row, cells_together
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
@@ -54,7 +54,7 @@ class ArrowRows:
     def __iter__(self) -> Iterator[Cells]:
         return cells_of_batch(self._batch, self._topic)
 
-    def together(self) -> dict[str, list[Any]]:
+    def together(self) -> dict[str, Any]:
         return cells_together(self._batch, self._topic)
 
     def first(self) -> Cells:
@@ -99,7 +99,7 @@ class TaskWriter:
                 rows_of=self._rows_of,
                 max_bytes=options.max_bytes,
                 lookup=self._deduplicator,
-                on_stored=self._add_receipt if self._receipts is not None else None,
+                on_stored=self._add_receipts if self._receipts is not None else None,
             ) as producer:
                 if options.topic is not None:
                     producer.prepare(options.topic)
@@ -149,14 +149,16 @@ class TaskWriter:
         if not bodies:
             return 0
         first = rows.first()
-        attributes: bytes | list[bytes]
         try:
-            encoded = self._encoder.encode(first if own is None else first._replace(attributes=None))
-            attributes = encoded.attributes if own is None else [self._encoder.attributes(encoded, one) for one in own]
+            encoded = self._encoder.encode(first._replace(attributes=None))
         except BadRowError:
             return 0
-        if encoded.topic == self._plan.options.dead_letter_topic:
+        texts = None if own is None else own_attributes(own)
+        if encoded.topic == self._plan.options.dead_letter_topic or (own is not None and texts is None):
             return 0
+        attributes: bytes | list[bytes] = encoded.attributes
+        if texts is not None:
+            attributes = [b"%b,%b" % (encoded.attributes, one) if one else encoded.attributes for one in texts]
         if self._packs is not None:
             is_one = own is None and (keys is None or len({*keys}) == 1)
             return self._packs.add(row, encoded, first, bodies) if is_one else 0
@@ -187,7 +189,7 @@ class TaskWriter:
                     if stored is not None:
                         self._already_stored += 1
                         if self._receipts is not None:
-                            self._receipts.add(number, stored)
+                            self._receipts.add([number], stored.places)
                         continue
                     record_id = number, digest
                     attributes += b"%b%d%b%b" % (stamp_of_task, number, _DIGEST, digest.encode())
@@ -228,11 +230,10 @@ class TaskWriter:
             advice = str(error)[len(text) :]
             raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
 
-    def _add_receipt(self, topic: str, row: int | None, record_id: RecordId | None, stored: RecordMetadata) -> None:
-        assert self._receipts is not None
-        number = record_id[0] if isinstance(record_id, tuple) else row
-        if number is not None and topic != self._plan.options.dead_letter_topic:
-            self._receipts.add(number, stored)
+    def _add_receipts(self, rows: Sequence[int | None], ids: Sequence[RecordId | None], places: RecordPlaces) -> None:
+        if self._receipts is not None and places.partition.topic != self._plan.options.dead_letter_topic:
+            numbers = [one[0] if isinstance(one, tuple) else row for row, one in zip(rows, ids, strict=True)]
+            self._receipts.add(numbers, places)
 
 
 def _check_topic(producer: Producer, topic: str) -> None:

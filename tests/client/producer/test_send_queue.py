@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordPlaces
 from tubemq_spark.client.producer.send_queue import LaneId, SendQueue
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
@@ -72,10 +73,10 @@ class Stored:
         self.rows: dict[int, list[int]] = defaultdict(list)
         self.partitions: dict[int, list[Partition]] = defaultdict(list)
 
-    def note(self, topic: str, row: int | None, record_id: RecordId | None, stored: RecordMetadata) -> None:
-        assert row is not None
-        self.rows[row % 20].append(row)
-        self.partitions[row % 20].append(stored.partition)
+    def note(self, rows: Sequence[Any], ids: Sequence[object], places: RecordPlaces) -> None:
+        for row in rows:
+            self.rows[row % 20].append(row)
+            self.partitions[row % 20].append(places.partition)
 
     def check(self, count: int) -> None:
         assert self.rows == {key: list(range(key, count, 20)) for key in range(20)}

@@ -16,7 +16,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata, RecordPlaces
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault
@@ -103,10 +103,11 @@ class Task:
             settings(cluster, **others), max_in_flight, "of the task", lookup=lookup, on_stored=self._note
         )
 
-    def _note(self, topic: str, row: int | None, record_id: RecordId | None, stored: RecordMetadata) -> None:
-        assert isinstance(record_id, int)
-        assert (topic, row) == ("demo", record_id)
-        self.reported[record_id].append(stored)
+    def _note(self, rows: Sequence[Any], ids: Sequence[Any], places: RecordPlaces) -> None:
+        assert rows == ids
+        partition, message_ids, offsets, times = places
+        for record_id, number, offset, moment in zip(ids, message_ids, offsets, times, strict=True):
+            self.reported[record_id].append(RecordMetadata(partition, number, offset, moment))
 
     def run(self, count: int, keys: int = 0, target: tuple[int, int] | None = None) -> None:
         with self.producer as producer:

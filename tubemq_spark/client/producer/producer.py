@@ -22,7 +22,7 @@ from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordPlaces
 from tubemq_spark.client.producer.send_queue import MAX_BYTES, LaneId, SendLane, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
@@ -45,6 +45,9 @@ _PRODUCER_POLL = 0.02  # seconds; between two looks at conditions that no socket
 # the whole record with the limit of the payload).
 MAX_AROUND_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
 
+OnStored = Callable[[Sequence[int | None], Sequence[RecordId | None], RecordPlaces], None]
+"""Takes the rows, the ids and the places of records."""
+
 
 class Producer:
     """Sends for one thread.
@@ -65,11 +68,11 @@ class Producer:
         *,
         max_bytes: int = MAX_BYTES,
         lookup: RecordLookup | None = None,
-        on_stored: Callable[[str, int | None, RecordId | None, RecordMetadata], None] | None = None,
+        on_stored: OnStored | None = None,
     ) -> None:
         """At most `max_in_flight` records are in flight on each connection. Unacknowledged records take at most
         `max_bytes`, each with `record_batch.OVERHEAD`, except the last one. Errors call a record
-        `row <number> <rows_of>`. `on_stored` is called for each record that is stored, with topic, row and id."""
+        `row <number> <rows_of>`. `on_stored` is called with records that are stored."""
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS().lease(settings))
         shared = SESSIONS().shared(settings)
@@ -412,9 +415,10 @@ class Producer:
         assert batch.partition is not None
         self._unresolved.stored_at(batch.partition, answers[-1].appendOffset)
         if self._on_stored is not None:
-            for at, answer in enumerate(answers, start):
-                where = batch.partition, answer.messageId, answer.appendOffset, answer.appendTime
-                self._on_stored(batch.topic, batch.rows[at], batch.ids[at], RecordMetadata(*where))
+            part, message_ids = slice(start, start + len(answers)), [one.messageId for one in answers]
+            offsets, times = [one.appendOffset for one in answers], [one.appendTime for one in answers]
+            places = RecordPlaces(batch.partition, message_ids, offsets, times)
+            self._on_stored(batch.rows[part], batch.ids[part], places)
 
     def _resolve(self) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
@@ -433,7 +437,7 @@ class Producer:
                     if where.offset is not None:
                         self._unresolved.stored_at(where.partition, where.offset)
                     if self._on_stored is not None:
-                        self._on_stored(batch.topic, batch.rows[at], batch.ids[at], where)
+                        self._on_stored([batch.rows[at]], [batch.ids[at]], where.places)
             if missing:
                 self._queue.put_back(batch.only(missing), self._partitioner.for_key)
         return bool(resolved)

@@ -34,6 +34,19 @@ class RecordMetadata(NamedTuple):
     offset: int | None
     append_time: int | None
 
+    @property
+    def places(self) -> RecordPlaces:
+        return RecordPlaces(self.partition, [self.message_id], [self.offset], [self.append_time])
+
+
+class RecordPlaces(NamedTuple):
+    """Where records of one partition are stored, one column for each field of `RecordMetadata`."""
+
+    partition: Partition
+    message_ids: Sequence[int]
+    offsets: Sequence[int | None]
+    append_times: Sequence[int | None]
+
 
 @dataclass
 class SendFailure:

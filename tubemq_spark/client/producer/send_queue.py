@@ -170,10 +170,8 @@ class SendQueue:
         """Add records from `start` on in `columns`, which are those of a `RecordBatch`, as many as one batch takes.
         Return where the others begin."""
         headers, bodies, *_ = columns
-        lengths = (
-            len(headers[at]) + len(bodies[at]) + OVERHEAD for at in range(start, min(len(bodies), start + BATCH))
-        )
-        sizes = list(accumulate(lengths))
+        most = slice(start, start + BATCH)
+        sizes = list(accumulate(len(a) + len(b) + OVERHEAD for a, b in zip(headers[most], bodies[most], strict=True)))
         count = max(1, bisect_right(sizes, min(_BATCH_BYTES, self._max_bytes - self.bytes)))
         end = start + count
         batch = RecordBatch(lane.id.topic, self.accepted, lane, [list(column[start:end]) for column in columns])
