@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -35,34 +34,13 @@ def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written
     says otherwise. Raise as `Producer.send` and `Producer.flush` as well.
     """
     slices = (batch.slice(start, _SLICE) for batch in batches for start in range(0, batch.num_rows, _SLICE))
-    return TaskWriter(plan, this_task(plan.write_id)).write(ArrowRows(part, plan.options.topic) for part in slices)
+    return TaskWriter(plan, this_task(plan.write_id)).write(slices)
 
 
 def write_rows(plan: WritePlan, rows: Iterable[Row]) -> Written:
     """Send all rows as `write_batches` does, where Spark has no Arrow writers."""
     topic = plan.options.topic
     return TaskWriter(plan, this_task(plan.write_id)).write([cells_of_row(row, topic)] for row in rows)
-
-
-class ArrowRows:
-    """The rows of an Arrow batch whose columns were checked; `topic` is the option."""
-
-    def __init__(self, batch: pa.RecordBatch, topic: str | None) -> None:
-        self._batch = batch
-        self._topic = topic
-
-    def __iter__(self) -> Iterator[Cells]:
-        return cells_of_batch(self._batch, self._topic)
-
-    def together(self) -> dict[str, Any]:
-        return cells_together(self._batch, self._topic)
-
-    def first(self) -> Cells:
-        return next(cells_of_batch(self._batch.slice(0, 1), self._topic))
-
-    def behind(self, count: int) -> ArrowRows:
-        """Return the rows without the first `count`."""
-        return ArrowRows(self._batch.slice(count), self._topic)
 
 
 class TaskWriter:
@@ -85,7 +63,7 @@ class TaskWriter:
         self._together = is_plain or options.packs is not None
         self._packs: Packs | None = None
 
-    def write(self, parts: Iterable[Iterable[Cells]]) -> Written:
+    def write(self, parts: Iterable[pa.RecordBatch | Sequence[Cells]]) -> Written:
         """Send the rows of all `parts`, and return when they are stored; raise as `write_batches`."""
         options = self._plan.options
         with SESSIONS().lease(options.client) as session:
@@ -128,27 +106,27 @@ class TaskWriter:
             receipts=self._receipts.packed() if self._receipts is not None else None,
         )
 
-    def _send_parts(self, producer: Producer, parts: Iterable[Iterable[Cells]]) -> None:
+    def _send_parts(self, producer: Producer, parts: Iterable[pa.RecordBatch | Sequence[Cells]]) -> None:
         row = 0
         for part in parts:
             if self._packs is not None:
                 self._packs.send_due()
-            if self._together and isinstance(part, ArrowRows):
-                sent = self._send_together(producer, part, row)
-                row, part = row + sent, part.behind(sent)
+            if isinstance(part, pa.RecordBatch):
+                sent = self._send_together(producer, part, row) if self._together else 0
+                row, part = row + sent, cells_of_batch(part.slice(sent), self._plan.options.topic)
             row = self._send_rows(producer, part, row)
         if self._packs is not None:
             self._packs.send_all()
 
-    def _send_together(self, producer: Producer, rows: ArrowRows, row: int) -> int:
-        """Send `rows` together, numbered from `row` on. Return how many; none if they differ in more than value, key
-        and attributes. What is unusual about a row is left to `_send_rows`.
+    def _send_together(self, producer: Producer, batch: pa.RecordBatch, row: int) -> int:
+        """Send rows together, numbered from `row` on. Return how many; none if they differ in more than value, key and
+        attributes. What is unusual about a row is left to `_send_rows`.
         """
-        cells = rows.together()
+        cells = cells_together(batch, self._plan.options.topic)
         bodies, keys, own = map(cells.get, ("value", "key", "attributes"))
         if not bodies:
             return 0
-        first = rows.first()
+        first = next(cells_of_batch(batch.slice(0, 1), self._plan.options.topic))
         try:
             encoded = self._encoder.encode(first._replace(attributes=None))
         except BadRowError:

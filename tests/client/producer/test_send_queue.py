@@ -15,7 +15,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import RecordPlaces
+from tubemq_spark.client.producer.record_batch import Record, RecordPlaces
 from tubemq_spark.client.producer.send_queue import LaneId, SendQueue
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
@@ -111,7 +111,7 @@ def test_a_lane_whose_records_have_moved_takes_others() -> None:
     queue = SendQueue()
     lane = queue.lane(LaneId("demo", old, by_key=True))
     for row in range(2):
-        queue.put(lane, b"", b"%d" % row, (None, None), row, None, b"%d" % row)
+        queue.put(lane, Record(b"", b"%d" % row, (None, None), row, key=b"%d" % row))
         queue.reroute(lambda *_: new)
     taken = [queue.take(queue.lane(LaneId("demo", new, by_key=True)), 10) for _ in range(2)]
     assert [batch and batch.rows for batch in taken] == [[0], [1]]

@@ -22,7 +22,7 @@ from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordPlaces
+from tubemq_spark.client.producer.record_batch import Record, RecordBatch, RecordId, RecordPlaces
 from tubemq_spark.client.producer.send_queue import MAX_BYTES, LaneId, SendLane, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
@@ -122,8 +122,7 @@ class Producer:
 
     def limit(self, topic: str) -> int:
         """Return how many bytes a message's body may have. Raise as `send` for an unknown topic."""
-        known = self._targets.limits.get(topic)
-        return self._learn_topic(topic, None) if known is None else known
+        return self._targets.limits.get(topic) or self._learn_topic(topic, None)
 
     def check(self, topic: str, target: Partition | None = None) -> None:
         """Raise as `send` if the topic or the partition is unknown."""
@@ -152,9 +151,7 @@ class Producer:
         the message is too long for the topic, `TransportError` if the target's broker may be down. Any record accepted
         before may raise `ServerError`, `AuthError`, `TransportError`, `ProtocolError`; these name it.
         """
-        limit = self._targets.limits.get(topic)
-        if limit is None:
-            limit = self._learn_topic(topic, row)
+        limit = self._targets.limits.get(topic) or self._learn_topic(topic, row)
         header = encode_payload(b"", attributes)[0]
         size = len(header) + len(body)
         if not size or len(body) > limit or size > limit + MAX_AROUND_BODY:
@@ -166,7 +163,7 @@ class Producer:
         if partition is None and key is not None:
             partition = self._partitioner.for_key(topic, key)
         lane = self._queue.lane(LaneId(topic, partition, by_key))
-        if self._queue.put(lane, header, body, (msg_type, msg_time), row, record_id, key):
+        if self._queue.put(lane, Record(header, body, (msg_type, msg_time), row, record_id, key)):
             self._step_while_full()
 
     def send_together(
@@ -256,11 +253,11 @@ class Producer:
 
     def _learn_topic(self, topic: str, row: int | None) -> int:
         try:
-            problem = self._targets.learn_topic(topic)
+            self._targets.learn_topic(topic)
         except TopicUnavailableError as error:
             raise self._errors.cannot_send(row, "", error) from None
-        if problem is not None:
-            raise ConfigError(f"{self._errors.name(row)}: {problem}")
+        except ConfigError as error:
+            raise ConfigError(f"{self._errors.name(row)}: {error}") from None
         self._update_partitioner()
         return self._targets.limits[topic]
 

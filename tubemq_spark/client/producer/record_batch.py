@@ -8,7 +8,7 @@ lists of equal length, which cost far less than an object for each record.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 OVERHEAD = 500  # bytes that a record takes besides attributes and body, also if it has a key of its own; measured
 
 RecordId = Hashable  # distinguishes a record from all others of its producer when it is looked up
+
+
+class Record(NamedTuple):
+    header: bytes  # attributes with their length in front, or empty
+    body: bytes
+    kind: Kind
+    row: int | None = None
+    record_id: RecordId | None = None  # None for one that may be stored twice
+    key: bytes | None = None
 
 
 class RecordMetadata(NamedTuple):
@@ -63,25 +72,25 @@ class RecordBatch:
     """Records of `topic` in the order in which they were accepted; `number` is the batch's place among others."""
 
     __slots__ = (
-        *("bodies", "headers", "ids", "keys", "kinds", "rows"),
+        *("_columns", "bodies", "headers", "ids", "keys", "kinds", "rows"),
         *("earliest_offset", "failure", "lane", "number", "partition", "topic", "was_silent"),
         *("answered", "began_at", "sent_at", "sizes"),
     )
 
-    # Of each record:
-    headers: list[bytes]  # attributes with their length in front, or empty
+    headers: list[bytes]
     bodies: list[bytes]
     kinds: list[Kind]
     rows: list[int | None]
-    ids: list[RecordId | None]  # None for a record that may be stored twice
+    ids: list[RecordId | None]
     keys: list[bytes | None]
 
-    def __init__(self, topic: str, number: int, lane: SendLane, columns: Iterable[list[Any]] | None = None) -> None:
-        """`columns` are headers, bodies, kinds, rows, ids, and keys of the records."""
+    def __init__(self, topic: str, number: int, lane: SendLane, columns: Sequence[list[Any]] | None = None) -> None:
+        """`columns` are those of the fields of `Record`."""
         self.topic = topic
         self.number = number
         self.lane = lane
-        self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys = columns or ([] for _ in range(6))
+        self._columns = columns or [[] for _ in Record._fields]
+        self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys = self._columns
         self.failure: SendFailure | None = None
         self.was_silent = False  # whether the last send failed because the broker did not answer in time
         # Of the last send:
@@ -98,29 +107,20 @@ class RecordBatch:
     def __repr__(self) -> str:
         return f"<RecordBatch of {len(self)} for {self.partition or self.topic}, {self.answered} answered>"
 
-    def append(
-        self, header: bytes, body: bytes, kind: Kind, row: int | None, record_id: RecordId | None, key: bytes | None
-    ) -> None:
-        self.headers.append(header)
-        self.bodies.append(body)
-        self.kinds.append(kind)
-        self.rows.append(row)
-        self.ids.append(record_id)
-        self.keys.append(key)
-
-    def _columns(self) -> tuple[list[Any], ...]:
-        return self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys
+    def append(self, record: Record) -> None:
+        for column, cell in zip(self._columns, record, strict=True):
+            column.append(cell)
 
     def cut(self, part: slice) -> RecordBatch:
         """Return a batch of some of the records, with their failure."""
-        return self._with([column[part] for column in self._columns()])
+        return self._with([column[part] for column in self._columns])
 
     def only(self, chosen: Sequence[int]) -> RecordBatch:
         """Return a batch of the `chosen` records, with their failure."""
         if len(chosen) == 1:
             return self.cut(slice(chosen[0], chosen[0] + 1))
         take = itemgetter(*chosen)
-        return self._with([list(take(column)) for column in self._columns()])
+        return self._with([list(take(column)) for column in self._columns])
 
     def _with(self, columns: list[list[Any]]) -> RecordBatch:
         made = RecordBatch(self.topic, self.number, self.lane, columns)
@@ -131,7 +131,7 @@ class RecordBatch:
     def remove(self, chosen: Sequence[int]) -> None:
         """Remove the `chosen` records."""
         left = sorted(set(range(len(self))).difference(chosen))
-        for column in self._columns():
+        for column in self._columns:
             column[:] = [column[at] for at in left]
 
     def memory(self, start: int = 0, end: int | None = None) -> int:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
-from tubemq_spark.client.producer.record_batch import OVERHEAD, RecordBatch, RecordId
+from tubemq_spark.client.producer.record_batch import OVERHEAD, Record, RecordBatch
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.send_frames import Kind
 
 MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowledged
 
@@ -148,19 +147,10 @@ class SendQueue:
             lane = self._lanes[lane_id] = SendLane(lane_id, order)
         return lane
 
-    def put(
-        self,
-        lane: SendLane,
-        header: bytes,
-        body: bytes,
-        kind: Kind,
-        row: int | None,
-        record_id: RecordId | None,
-        key: bytes | None,
-    ) -> bool:
+    def put(self, lane: SendLane, record: Record) -> bool:
         """Add a record. Return `is_due`."""
-        size = len(header) + len(body)
-        lane.open(self.accepted, size).append(header, body, kind, row, record_id, key)
+        size = len(record.header) + len(record.body)
+        lane.open(self.accepted, size).append(record)
         self._added(1, size)
         return self.is_due
 

@@ -68,17 +68,17 @@ class SendTargets(dict[Partition, bytes]):
             self._refreshed_at = self._now()
         return self._is_refreshed
 
-    def learn_topic(self, topic: str) -> str | None:
-        """Add `topic` to `limits`, or return the master's answer if it is unknown; that answer is reused for a while.
-        Wait for a topic whose brokers are down. Raise as `deployed_topics.add_topics`, except `ConfigError`."""
+    def learn_topic(self, topic: str) -> None:
+        """Add `topic` to `limits`. Wait for a topic whose brokers are down. Raise as `deployed_topics.add_topics`; for
+        an unknown topic, the master's answer is reused for a while."""
         self._forget_unknown()
         if topic not in self._unknown_topics:
             try:
                 add_topics(self._session, [topic])
             except ConfigError as error:
                 self._unknown_topics[topic] = str(error)
-        if (problem := self._unknown_topics.get(topic)) is not None:
-            return problem
+        if topic in self._unknown_topics:
+            raise ConfigError(self._unknown_topics[topic])
         subject = f"the masters' list of topic {topic}"
         if self._session.lists_any(topic):
             OUTAGES().worked(_log, subject)
@@ -89,7 +89,6 @@ class SendTargets(dict[Partition, bytes]):
             )
             OUTAGES().failed(_log, subject, lambda: text, clock=self._session.settings.clock, at_once=True)
         self.limits[topic] = self._session.message_limit(topic)
-        return None
 
     def exists(self, partition: Partition) -> bool:
         """Return True if a known topic has `partition`. Ask the master for one that is not listed, but not often; wait
