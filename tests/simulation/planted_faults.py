@@ -557,11 +557,11 @@ WRITING = (
         ("stored_once",),
     ),
     Fault(
-        "offsets_kept_after_a_crash",
+        "look_up_begins_behind_the_record",
         "a send whose outcome is unknown is looked for before it is sent again",
-        UNRESOLVED,
-        "self._ends = {partition: end for partition, end in self._ends.items() if partition.broker_id != broker_id}",
-        "pass",
+        "client/producer/sender.py",
+        "answers[count - 1].appendOffset + INDEX_MSG_UNIT_SIZE",
+        "answers[count - 1].appendOffset + (1 << 20)",
         ("stored_once",),
     ),
     Fault(

@@ -312,7 +312,6 @@ class Producer:
     def _submit(self, batch: RecordBatch, partition: Partition) -> None:
         channel = self._sender.connected[partition.broker_id]
         batch.partition = partition
-        batch.earliest_offset = self._unresolved.earliest_offset(partition)
         try:
             channel.submit(batch, self._targets[partition])
         except ProtocolError as cause:
@@ -368,7 +367,7 @@ class Producer:
             is_any = is_any or bool(stored or failed)
             for batch, start, end, answers in stored:
                 self._count_stored(batch, start, end)
-                if answers:
+                if self._on_stored is not None:
                     self._tell_all(batch, start, answers)
             if stored:
                 self._failures.rejecting.discard(channel.broker.broker_id)
@@ -380,8 +379,6 @@ class Producer:
                     failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))
                 except TubeMQError as error:
                     refusal = refusal or error
-            if channel.is_broken:
-                self._unresolved.forget_offsets(channel.broker.broker_id)
         if refusal is not None:  # after all acknowledged records were counted
             raise self._errors.refused(refusal)
         for batch, fate in reversed(failures):
@@ -408,14 +405,12 @@ class Producer:
             self._partitioner.health.succeeded(partition)
 
     def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
-        """Note where records are stored, the first of which is at `start` in the batch."""
+        """Tell where records are stored, the first of which is at `start` in the batch."""
         assert batch.partition is not None
-        self._unresolved.stored_at(batch.partition, answers[-1].appendOffset)
-        if self._on_stored is not None:
-            part, message_ids = slice(start, start + len(answers)), [one.messageId for one in answers]
-            offsets, times = [one.appendOffset for one in answers], [one.appendTime for one in answers]
-            places = RecordPlaces(batch.partition, message_ids, offsets, times)
-            self._on_stored(batch.rows[part], batch.ids[part], places)
+        assert self._on_stored is not None
+        part, message_ids = slice(start, start + len(answers)), [one.messageId for one in answers]
+        offsets, times = [one.appendOffset for one in answers], [one.appendTime for one in answers]
+        self._on_stored(batch.rows[part], batch.ids[part], RecordPlaces(batch.partition, message_ids, offsets, times))
 
     def _resolve(self) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
@@ -431,8 +426,6 @@ class Producer:
             for at, where in enumerate(stored):
                 if where is not None:
                     self._count_stored(batch, at, at + 1)
-                    if where.offset is not None:
-                        self._unresolved.stored_at(where.partition, where.offset)
                     if self._on_stored is not None:
                         self._on_stored([batch.rows[at]], [batch.ids[at]], where.places)
             if missing:

@@ -18,8 +18,9 @@ from tubemq_spark.client.net.connection import Connection, wait_for_any
 from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.envelope import Failure, Response, parse
-from tubemq_spark.protocol.metadata import Broker
+from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.rpc import SendReply
 from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.protocol.send_frames import SendEncoder
@@ -133,6 +134,9 @@ class BrokerChannel:
         self._wants_answers = wants_answers
         self._batches: deque[RecordBatch] = deque()  # in flight, in the order of their sends
         self._bytes = 0  # in flight
+        # Behind the last acknowledged record. Not for longer: a broker that crashes loses records, and gives their
+        # offsets to others.
+        self._ends: dict[Partition | None, int] = {}
         self._encoder = SendEncoder(connection.framing, max(1, int(settings.rpc_timeout * 1000)))
         self._error: TransportError | ProtocolError | None = None  # that ended the connection
 
@@ -158,7 +162,7 @@ class BrokerChannel:
 
     def submit(self, batch: RecordBatch, target: bytes) -> None:
         """Queue `batch` for the next `flush`. Raise `ProtocolError` if a record is too long for a frame."""
-        batch.began_at = self.connection.queued
+        batch.began_at, batch.earliest_offset = self.connection.queued, self._ends.get(batch.partition)
         self.connection.submit_sends(
             len(batch), lambda first: batch.encode(self._encoder, first, target), wants_answers=self._wants_answers
         )
@@ -236,6 +240,8 @@ class BrokerChannel:
                 batch = self._batches[0]
                 start, count = batch.answered, min(left, batch.unanswered)
                 stored.append(Stored(batch, start, start + count, answers[:count]))
+                if answers:
+                    self._ends[batch.partition] = answers[count - 1].appendOffset + INDEX_MSG_UNIT_SIZE
                 self._answer(count)
                 answers, left = answers[count:], left - count
         return stored, [Failed(batch.cut(slice(first, end)), outcome) for batch, first, end, outcome in failed]

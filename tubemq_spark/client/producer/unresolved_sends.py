@@ -27,8 +27,6 @@ _log = logging.getLogger(__name__)
 # (wire: MessageStore.appendMsg).
 _SETTLING_IF_SILENT = 10
 
-_INDEX_ENTRY = 28  # bytes
-
 
 class RecordLookup(Protocol):
     """Finds out whether records are stored. `sink.deduplicator.Deduplicator` implements it."""
@@ -78,26 +76,12 @@ class UnresolvedSends:
         self._settings = settings
         self._ping_broker = ping
         self._unresolved: dict[Partition, _Unresolved] = {}
-        self._ends: dict[Partition, int] = {}  # behind the last acknowledged record
 
     def __len__(self) -> int:
         return len(self._unresolved)
 
     def __iter__(self) -> Iterator[RecordBatch]:
         return chain.from_iterable(unresolved.batches for unresolved in self._unresolved.values())
-
-    def earliest_offset(self, partition: Partition) -> int | None:
-        """Return the smallest offset that a record sent now can get: behind all that are acknowledged."""
-        return self._ends.get(partition)
-
-    def stored_at(self, partition: Partition, offset: int) -> None:
-        """Note where a record is stored: every record that is sent from now on gets a greater offset."""
-        self._ends[partition] = max(offset + _INDEX_ENTRY, self._ends.get(partition, 0))
-
-    def forget_offsets(self, broker_id: int) -> None:
-        """Forget offsets on a broker that may have crashed: it may have lost acknowledged records, and reuses their
-        offsets."""
-        self._ends = {partition: end for partition, end in self._ends.items() if partition.broker_id != broker_id}
 
     def add(self, batch: RecordBatch) -> None:
         """Take over records whose sends have an unknown outcome."""
