@@ -544,8 +544,8 @@ WRITING = (
         "earlier_stage_goes_on",
         "attempts of the earlier stage that still run stop",
         "sink/task_mark.py",
-        "elif answer[0] in self._places[0].marks and answer[0] not in self._own:",
-        "elif answer[0] == -1:",
+        "elif self._is_left or answer[0] in self._places[0].marks:",
+        "elif False:",
         ("stored_once",),
     ),
     Fault(

@@ -94,7 +94,7 @@ class WritingSchedule(OperatedSchedule):
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
         DataLossError: frozenset({"retention", "crash", "deleted"}),
-        FencedError: frozenset({"repeated", "speculation", "zombie", "clock"}),
+        FencedError: frozenset({"repeated", "speculation", "zombie", "clock", "crash", "retention"}),
         PartitionOccupiedError: _LATE,
         ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
         ServerError: frozenset({"closed", "full"}),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +138,10 @@ def test_an_attempt_whose_mark_got_no_answer_stops_too(monkeypatch: pytest.Monke
         first.check()
 
 
-@pytest.mark.parametrize("others", [1, 2, 3])
-def test_an_attempt_notices_any_of_the_later_ones(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it looks again only after several others, as many as Spark makes by default. Retention has removed half
-    of the messages."""
+@pytest.mark.parametrize("others", [[1], [1, 1], [1, 1, 1], [1, 2], [1, 2, 3]])
+def test_an_attempt_notices_any_of_the_later_ones(others: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it looks again only after several others, as many as Spark makes by default, and some of them are of
+    later batches. Retention has removed half of the messages."""
     clock, at = ManualClock(), [0]
 
     def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
@@ -150,8 +151,9 @@ def test_an_attempt_notices_any_of_the_later_ones(others: int, monkeypatch: pyte
     monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
     session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
     planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
-    marks = [TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), planned) for _ in range(1 + others)]
-    assert [mark.take() for mark in marks] == [False, *[True] * others]
+    batches = [1, *others]
+    marks = [TaskMark(session, "group", WriteTask("query", batch, 0, 0, "run"), planned) for batch in batches]
+    assert [mark.take() for mark in marks] == [False, *(batch == before for before, batch in pairwise(batches))]
     clock.advance(2.0)
     marks[-1].check()
     with pytest.raises(FencedError):

@@ -7,7 +7,8 @@ does not pass to Python which attempt of the stage runs. Attempts of the earlier
 So each attempt that has rows leaves a mark at a broker before its first message: a position of the group
 `<base>_task_<n>`, in which nobody reads. The plan of the batch decides where the mark of a task is and which positions
 are marks of this batch: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by
-the next one, and searches for rows. The attempt that has left the first mark then finds another one, and stops.
+the next one, and searches for rows. The attempt that has left the first mark then finds another position, and stops:
+a mark of its batch, or of a later one if it was idle for long.
 
 Positions are clamped to those of the store, so a store that holds less than `_SLOTS` messages takes no marks. The plan
 only knows how many it has received; if retention has removed more than half, the task tries another store.
@@ -15,8 +16,8 @@ only knows how many it has received; if retention has removed more than half, th
 An old position is not a mark: the number of a position in the index, modulo the number of slots, encodes batch and
 attempt. An old mark may be taken for one of this batch by chance. The search then finds nothing.
 
-Marks are an additional proof. If a broker does not answer or refuses the group, or a crash has removed its latest
-positions, the task goes on as if it had found none.
+Marks are an additional proof. If a broker does not answer or refuses the group, the task goes on as if it had found
+none. If a crash or retention has removed its mark, the attempt stops as well, and Spark's next one searches.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class TaskMark:
             for number, one in enumerate(places)
         ]
         self._own: set[int] = set()  # the mark; all that were tried if it is unknown which of them the broker has
+        self._is_left = False  # a broker has answered that it has the mark
 
     def take(self) -> bool:
         """Leave the mark. Return True if it replaces that of an earlier attempt."""
@@ -86,8 +88,8 @@ class TaskMark:
                     break
                 known |= {found, mark}  # if another one is found next, an attempt has left it meanwhile
                 mark = marks[(marks.index(found) + 1) % len(marks)]  # which none of the attempts before has
-            self._own = {mark}
-            if now == mark:
+            self._own, self._is_left = {mark}, now == mark
+            if self._is_left:
                 if has_earlier:
                     _log.info("%s has an earlier attempt", self._task)
                 return has_earlier
@@ -103,10 +105,13 @@ class TaskMark:
         self._proven_at = self._clock.monotonic()
         if answer is None:
             self._max_age = max(1.0, 2 * self._max_age)  # sends to other brokers go on
-        elif answer[0] in self._places[0].marks and answer[0] not in self._own:
+        elif answer[0] in self._own:
+            self._is_left = True
+        elif self._is_left or answer[0] in self._places[0].marks:
             raise FencedError(
-                f"{self._task}: Spark has begun another attempt of this task, which stores the remaining rows. Nothing "
-                "is to be done if that attempt goes on",
+                f"{self._task}: Spark has begun another attempt of this task, which stores the remaining rows, or a "
+                "broker has lost the position that shows this. Nothing is to be done if that attempt, or the next one, "
+                "goes on",
                 holder="",
             )
 
