@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.parquet as pq
 
 from tests.simulation.promises import UNIT, BrokenError
-from tests.simulation.servers import RETENTION, Message
+from tests.simulation.servers import DELETED, RETENTION, Message
 from tests.simulation.world import Process
 from tests.without_spark.sink import Cells
 from tubemq_spark.client.producer.record_batch import OVERHEAD
@@ -322,9 +322,8 @@ class Writing:
         if before and not any(attempt.stamped for attempt in before):
             return "switched on"
         # "… or whose messages lie more than 16 384 messages back in their store"
-        again = [c.message.position // UNIT for c in live if c.attempt is not None and c.attempt.once]
-        first_searched = min(again, default=0) - vars(stored_rows_search)["MARGIN"]
-        if before and all(c.message.position // UNIT < first_searched for c in live if c.attempt in before):
+        again = min((c.message.at for c in live if c.attempt is not None and c.attempt.once), default=0.0)
+        if before and all(self._is_far_back(c.message, again) for c in live if c.attempt in before):
             return "switched on"
         # "for a broker that handles a send more than 10 s after it answered another request"
         if any(copy.held_for > LONGEST_SEND for copy in live):
@@ -346,7 +345,17 @@ class Writing:
             first = self._first_write[partition]
             if any(first <= at < first + STORED_AFTER for at in self.schedule.crashes[partition.broker_id]):
                 return "new partition"
+        # "… or a broker lost its disk, and others have written more than 16 384 messages to a partition since"
+        lost = {loss.store for loss in self.schedule.truth.losses if loss.how == DELETED}
+        last = max(copy.message.at for copy in live)
+        if any(c.message.partition.store in lost and self._is_far_back(c.message, last) for c in live):
+            return "lost disk"
         return None
+
+    def _is_far_back(self, message: Message, at: float) -> bool:
+        """Return True if a search then began behind the message."""
+        ends = [one.position for one in self.schedule.truth.messages[message.partition.store] if one.at < at]
+        return message.position < max(ends, default=0) + UNIT * (1 - vars(stored_rows_search)["MARGIN"])
 
     def is_unmarked(self, attempts: Iterable[Attempt]) -> bool:
         """Return True if some of the attempts are of a repeated stage and perhaps could not leave marks."""
