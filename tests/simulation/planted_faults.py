@@ -226,7 +226,7 @@ READING = (
     Fault(
         "loss_one_entry_too_long",
         "the error names the exact range; what was lost before a plan is not reported",
-        "source/range_planner.py",
+        "protocol/data_loss.py",
         "losses[partition] = loss_of(partition, text, asked=asked, offered=at)",
         "losses[partition] = loss_of(partition, text, asked=asked, offered=at - 28)",
         ("loss_has_range",),

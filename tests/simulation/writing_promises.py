@@ -355,7 +355,8 @@ class Writing:
     def _is_far_back(self, message: Message, at: float) -> bool:
         """Return True if a search then began behind the message."""
         ends = [one.position for one in self.schedule.truth.messages[message.partition.store] if one.at < at]
-        return message.position < max(ends, default=0) + UNIT * (1 - vars(stored_rows_search)["MARGIN"])
+        margin: int = vars(stored_rows_search)["MARGIN"]
+        return message.position < max(ends, default=0) + UNIT * (1 - margin)
 
     def is_unmarked(self, attempts: Iterable[Attempt]) -> bool:
         """Return True if some of the attempts are of a repeated stage and perhaps could not leave marks."""
