@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -70,6 +70,11 @@ def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
     if not attributes:
         return body, 0
     return _LENGTH.pack(len(attributes)) + attributes + body, ATTRIBUTES_FLAG
+
+
+def encode_headers(attributes: Sequence[bytes]) -> list[bytes]:
+    """Return what precedes the body in the payload of each record."""
+    return [_LENGTH.pack(len(one)) + one if one else one for one in attributes]
 
 
 def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:

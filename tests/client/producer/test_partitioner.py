@@ -206,25 +206,25 @@ def test_a_failed_broker_is_avoided_for_a_while(pair: Scene, clock: ManualClock,
     pair.update()
     pair.health.broker_failed(1, kind)
     assert pair.brokers() == {2}
-    assert not pair.partitioner.breakers.may_connect(1, needed=True)
+    assert not pair.partitioner.may_connect(1, needed=True)
     assert not pair.accepts(P10)
     assert pair.accepts(P20)
     clock.now += 0.11  # the backoff is over
     assert pair.brokers() == {2}
     assert pair.accepts(P10)
-    assert pair.partitioner.breakers.may_connect(1, needed=True)
-    assert not pair.partitioner.breakers.may_connect(1, needed=False)
+    assert pair.partitioner.may_connect(1, needed=True)
+    assert not pair.partitioner.may_connect(1, needed=False)
     clock.now += seconds
     assert pair.brokers() == {1, 2}
-    assert pair.partitioner.breakers.may_connect(1, needed=False)
+    assert pair.partitioner.may_connect(1, needed=False)
 
 
 def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> None:
     pair.health.broker_failed(1, "full")
     clock.now += 3.1
     pair.update()
-    assert pair.partitioner.breakers.is_half_open(1)
-    assert not pair.partitioner.breakers.is_half_open(2)
+    assert pair.partitioner.is_half_open(1)
+    assert not pair.partitioner.is_half_open(2)
     assert pair.partitioner.most(P10)
     pair.channels[1].in_flight = 1
     pair.sent(P10)
@@ -233,7 +233,7 @@ def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> 
     pair.health.succeeded(P10)
     assert pair.brokers() == {1, 2}
     assert pair.accepts(P11)
-    assert not pair.partitioner.breakers.any_open
+    assert not pair.partitioner.any_open
 
 
 def test_a_success_closes_the_breaker(pair: Scene, clock: ManualClock) -> None:
@@ -275,13 +275,13 @@ def test_partitioners_of_a_session_share_failures(pair: Scene, clock: ManualCloc
     assert pair.brokers() == {1, 2}
     other.health.broker_failed(1, "lost")
     other.health.partition_failed(P20)
-    assert not pair.partitioner.breakers.may_connect(1, needed=True)
+    assert not pair.partitioner.may_connect(1, needed=True)
     assert set(pair.choices()) == {P21}
     clock.now += 0.11
     pair.health.succeeded(P11)
     pair.health.succeeded(P20)
-    assert other.breakers.may_connect(1, needed=False)
-    assert not other.breakers.any_open
+    assert other.may_connect(1, needed=False)
+    assert not other.any_open
 
 
 def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Scene) -> None:

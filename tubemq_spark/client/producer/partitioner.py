@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tubemq_spark.client import system
-from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, BrokerHealth
 from tubemq_spark.client.producer.record_batch import RecordBatch
@@ -32,66 +31,20 @@ _MIN_SHARE, _MIN_PARTITIONS = 16, 8  # records for each partition, if records fo
 _MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
 
 
-class Breakers:
-    """Circuit breakers of brokers and partitions at one moment, `now`. They count the failures of all producers of the
-    session, and sends of this producer that are in flight for long."""
-
-    def __init__(self, health: BrokerHealth, clock: Clock) -> None:
-        self.now = 0.0
-        self.any_open = False  # whether any broker or partition gets fewer records; no socket event ends this
-        self._health = health
-        self._clock = clock
-        self.failures = NO_FAILURES  # those that the states were made from
-        self._states: dict[int, BreakerState] = {}
-        self._channels: Mapping[int, BrokerChannel] = {}
-        self._known = 0
-
-    def update(self, channels: Mapping[int, BrokerChannel], known: int) -> None:
-        """Look at the time, at what is in flight, and at the failures that all producers have counted. `known` is the
-        number of brokers in the cluster."""
-        self.now = self._clock.monotonic()
-        self._channels, self._known = channels, known
-        self.failures = self._health.failures
-        counted = dict(self.failures.brokers)
-        for broker_id, channel in channels.items():
-            since = channel.oldest_in_flight_since
-            if since is not None and (broker_id in counted or self.now - since > SLOW_AFTER):
-                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
-        self._states = breaker_states(counted, known, self.now) if counted else {}
-        self.any_open = bool(self._states or self.failures.partitions)
-
-    def is_half_open(self, broker_id: int) -> bool:
-        state = self._states.get(broker_id)
-        return state is not None and state.half_open
-
-    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
-        """Whether to connect to the broker now; `needed` if records wait that can go to no other broker."""
-        if self.failures is not self._health.failures:  # an attempt has failed meanwhile
-            self.update(self._channels, self._known)
-        state = self._states.get(broker_id)
-        return state is None or self.now >= (state.backoff_until if needed else state.avoid_until)
-
-    def is_in_backoff(self, partition: Partition) -> bool:
-        return any(self.now < state.backoff_until for state in self._states_of(partition))
-
-    def is_avoided(self, partition: Partition) -> bool:
-        """Whether records that may go to any partition avoid this one; true during its backoff, too."""
-        return any(self.now < state.avoid_until for state in self._states_of(partition))
-
-    def _states_of(self, partition: Partition) -> Iterator[BreakerState]:
-        if (state := self._states.get(partition.broker_id)) is not None:
-            yield state
-        if (stats := self.failures.partitions.get(partition)) is not None:
-            yield partition_breaker_state(stats)
-
-
 class Partitioner:
-    """Chooses partitions for one producer, as far as its connections take more records."""
+    """Chooses partitions for one producer, as far as its connections take more records.
+
+    The circuit breakers of brokers and partitions count the failures of all producers of the session, and sends of this
+    producer that are in flight for long."""
 
     def __init__(self, session: ProducerSession, health: BrokerHealth, lookup: RecordLookup | None = None) -> None:
         """With a `lookup`, only the partitions that it calls available are used."""
         self.health = health
-        self.breakers = Breakers(health, session.settings.clock)
+        self.any_open = False  # whether any broker or partition gets fewer records; no socket event ends this
+        self._clock = session.settings.clock
+        self._now = 0.0
+        self._failures = NO_FAILURES  # those that the states were made from
+        self._states: dict[int, BreakerState] = {}  # of brokers
         self._session = session
         self._cluster = session.cluster
         self._lookup = lookup
@@ -109,8 +62,8 @@ class Partitioner:
         They change only here, so that the caller can move the records that wait, and none overtakes another."""
         self._channels = channels
         self._usable.clear()
-        self.breakers.update(channels, len(self._cluster.brokers))
-        before, self._judged = self._judged, self.breakers.failures
+        self._update_breakers()
+        before, self._judged = self._judged, self._failures
         if self._cluster is not self._session.cluster:
             self._cluster = self._session.cluster
             self._partitions.clear()
@@ -120,6 +73,40 @@ class Partitioner:
         # A partition that failed may be removed.
         self._keys = {topic: key_map(tuple(self._present(topic))) for topic in keys}
         return self._keys != keys
+
+    def _update_breakers(self) -> None:
+        self._now, self._failures = self._clock.monotonic(), self.health.failures
+        counted = dict(self._failures.brokers)
+        for broker_id, channel in self._channels.items():
+            since = channel.oldest_in_flight_since
+            if since is not None and (broker_id in counted or self._now - since > SLOW_AFTER):
+                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
+        self._states = breaker_states(counted, len(self._session.cluster.brokers), self._now) if counted else {}
+        self.any_open = bool(self._states or self._failures.partitions)
+
+    def is_half_open(self, broker_id: int) -> bool:
+        state = self._states.get(broker_id)
+        return state is not None and state.half_open
+
+    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
+        """Whether to connect to the broker now; `needed` if records wait that can go to no other broker."""
+        if self._failures is not self.health.failures:  # an attempt has failed meanwhile
+            self._update_breakers()
+        state = self._states.get(broker_id)
+        return state is None or self._now >= (state.backoff_until if needed else state.avoid_until)
+
+    def _is_in_backoff(self, partition: Partition) -> bool:
+        return any(self._now < state.backoff_until for state in self._states_of(partition))
+
+    def _is_avoided(self, partition: Partition) -> bool:
+        """Whether records that may go to any partition avoid this one; true during its backoff, too."""
+        return any(self._now < state.avoid_until for state in self._states_of(partition))
+
+    def _states_of(self, partition: Partition) -> Iterator[BreakerState]:
+        if (state := self._states.get(partition.broker_id)) is not None:
+            yield state
+        if (stats := self._failures.partitions.get(partition)) is not None:
+            yield partition_breaker_state(stats)
 
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
@@ -137,8 +124,7 @@ class Partitioner:
 
     def brokers(self, topic: str) -> set[int]:
         """Return the brokers that have partitions of `topic`, without those that are gone."""
-        no_failures = self.breakers.failures is NO_FAILURES
-        return {one.broker_id for one in (self.partitions(topic) if no_failures else self._present(topic))}
+        return {one.broker_id for one in self._present(topic)}
 
     def spread(self, topic: str, count: int) -> list[tuple[Partition, slice]]:
         """Return the partitions for at most `count` records of `topic` without a key, and which of the records go to
@@ -148,7 +134,7 @@ class Partitioner:
             return []
         start, n = self._turn + 1, len(partitions)
         some = min(n, max(count // _MIN_SHARE, min(count, _MIN_PARTITIONS)))
-        if self.breakers.any_open or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
+        if self.any_open or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
             count = self._fitting(partitions, start, count)
             some = min(n, count)
         self._turn += count if some == n else some
@@ -182,13 +168,12 @@ class Partitioner:
 
     def most(self, partition: Partition) -> int:
         """Return how many records that must go to `partition` may be sent now."""
-        breakers = self.breakers
-        return 0 if breakers.any_open and breakers.is_in_backoff(partition) else self.room(partition)
+        return 0 if self.any_open and self._is_in_backoff(partition) else self.room(partition)
 
     def sent(self, batch: RecordBatch) -> None:
         """Note a send that may have filled its channel, or that probes a broker or partition that failed."""
         assert batch.partition is not None
-        if batch.partition in self.breakers.failures.partitions:
+        if batch.partition in self._failures.partitions:
             self._probes[batch.partition] = batch
         self._usable.clear()  # there may be room for no further record
 
@@ -199,7 +184,9 @@ class Partitioner:
     def _present(self, topic: str) -> Sequence[Partition]:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
         master lists none at all, it has just taken over or the topic is closed; then none is gone."""
-        partitions, failures = self.partitions(topic), self.breakers.failures
+        partitions, failures = self.partitions(topic), self._failures
+        if failures is NO_FAILURES:
+            return partitions
         failed = [one for one in partitions if one in failures.partitions or one.broker_id in failures.brokers]
         gone = {one for one in failed if not self._session.lists(one)}
         present = [one for one in partitions if one not in gone]
@@ -213,13 +200,11 @@ class Partitioner:
 
     def _compute_usable(self, topic: str) -> Sequence[Partition]:
         partitions: Sequence[Partition] = self.partitions(topic)
-        breakers = self.breakers
-        if breakers.any_open:
+        if self.any_open:
             present = self._present(topic)
-            partitions = [one for one in present if not breakers.is_avoided(one)] or [
-                one for one in present if not breakers.is_in_backoff(one)
+            partitions = [one for one in present if not self._is_avoided(one)] or [
+                one for one in present if not self._is_in_backoff(one)
             ]
-        if breakers.any_open:
             with_room = [one for one in partitions if self.room(one)]
         else:
             brokers = {broker_id for broker_id, channel in self._channels.items() if channel.room}
@@ -235,12 +220,12 @@ class Partitioner:
         channel = self._channels.get(partition.broker_id)
         if channel is None:
             return 0
-        if not self.breakers.any_open:
+        if not self.any_open:
             return channel.room
-        is_half_open = self.breakers.is_half_open(partition.broker_id)
+        is_half_open = self.is_half_open(partition.broker_id)
         if channel.in_flight and is_half_open:
             return 0
-        if partition in self.breakers.failures.partitions:
+        if partition in self._failures.partitions:
             probe = self._probes.get(partition)
             if probe is not None and probe.unanswered:
                 return 0

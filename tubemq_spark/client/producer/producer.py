@@ -31,7 +31,7 @@ from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
-from tubemq_spark.protocol.message import encode_payload
+from tubemq_spark.protocol.message import encode_headers
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.protocol.send_outcome import Fate
@@ -152,7 +152,7 @@ class Producer:
         before may raise `ServerError`, `AuthError`, `TransportError`, `ProtocolError`; these name it.
         """
         limit = self._targets.limits.get(topic) or self._learn_topic(topic, row)
-        header = encode_payload(b"", attributes)[0]
+        (header,) = encode_headers([attributes])
         size = len(header) + len(body)
         if not size or len(body) > limit or size > limit + MAX_AROUND_BODY:
             raise self._errors.wrong_size(row, topic, body, attributes, limit)
@@ -189,9 +189,9 @@ class Producer:
             return False
         count = len(bodies)
         if isinstance(attributes, bytes):
-            headers = [encode_payload(b"", attributes)[0]] * count
+            headers = encode_headers([attributes]) * count
         else:
-            headers = [encode_payload(b"", one)[0] for one in attributes]
+            headers = encode_headers(attributes)
         longest, around = max(map(len, bodies)), max(map(len, headers))
         if not (all(headers) or all(bodies)) or longest > limit or longest + around > limit + MAX_AROUND_BODY:
             return False
@@ -246,7 +246,7 @@ class Producer:
 
     def _wait(self) -> None:
         has_failures = self._failures.timeout.any_failed or self._unresolved
-        waits_for_breaker = self._queue.waiting and self._partitioner.breakers.any_open
+        waits_for_breaker = self._queue.waiting and self._partitioner.any_open
         must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or not self._sender.any_in_flight
         self._sender.wait(_PRODUCER_POLL if must_poll else None)
         self._failures.timeout.suspend()
@@ -318,7 +318,7 @@ class Producer:
             raise ConfigError(
                 f"{self._errors.name(batch.rows[0])}, or one behind it, is too long for {channel.broker}: {cause}"
             ) from None
-        if not channel.room or self._partitioner.breakers.any_open:
+        if not channel.room or self._partitioner.any_open:
             self._partitioner.sent(batch)
 
     def _update_partitioner(self) -> None:
@@ -341,9 +341,9 @@ class Producer:
     def _connect_to(self, broker_ids: Iterable[int], *, needed: bool) -> None:
         partitioner, sender = self._partitioner, self._sender
         for broker_id in broker_ids:
-            if not sender.has_channel(broker_id) and partitioner.breakers.may_connect(broker_id, needed=needed):
+            if not sender.has_channel(broker_id) and partitioner.may_connect(broker_id, needed=needed):
                 broker = self._session.cluster.brokers[broker_id]
-                sender.connect(broker, is_awaited=not partitioner.breakers.is_half_open(broker_id))
+                sender.connect(broker, is_awaited=not partitioner.is_half_open(broker_id))
 
     def _waiting_for(self, broker_id: int) -> Iterator[tuple[RecordBatch, Partition]]:
         """Yield the first batch for each partition, and for each topic, that can be sent to no other broker."""
@@ -417,7 +417,7 @@ class Producer:
         if not self._unresolved:
             return False
         self._update_partitioner()  # `_dispatch` does not, if no record waits
-        may_connect = self._partitioner.breakers.may_connect
+        may_connect = self._partitioner.may_connect
         resolved = self._unresolved.resolve(
             lambda one: may_connect(one.broker_id, needed=True), self._partitioner.is_gone
         )
