@@ -69,7 +69,7 @@ def begin_with_the_last_screen(picture: Path) -> None:
     *_, (share, move) = re.findall(r"([\d.]+)%\{transform:(translateY\(-\d+px\))\}\n?100", text)
     if duration is None:
         raise ValueError(f"{picture} has no animation")
-    began = round(int(duration[1]) * float(share) / 100)
+    began = math.ceil(int(duration[1]) * float(share) / 100)  # rounded down, it would show the screen before
     rule = "animation-name:roll;"
     text = text.replace(
         rule, f"{rule}\n                animation-delay: -{began}ms;\n                transform: {move};"

@@ -38,7 +38,7 @@ _CURVES = (
     ("file descriptors", ("steady.java.files", "steady.driver.files", "steady.workers.files")),
     ("threads", ("steady.java.threads", "steady.driver.threads", "steady.workers.threads")),
     ("at the servers", ("connections", "claims", "registrations")),
-    ("messages, thousands", ("acknowledged", "steady.copies", "killed.copies")),
+    ("acknowledged messages that are not copied yet, thousands", ("steady.copies", "killed.copies")),
 )
 
 
@@ -95,30 +95,31 @@ def draw(samples: Sequence[Sample], faults: Sequence[Mapping[str, Any]], windows
 
     figure, axes = pyplot.subplots(3, 2, figsize=(10, 8.5), sharex=True, layout="constrained")
     for axis, (title, names) in zip(axes.flat, _CURVES, strict=True):
-        scale = 1000 if "thousands" in title else 1
         for name in names:
-            points = [(one["at"] / 60, one[name] / scale) for one in samples if name in one]
+            points = [(one["at"] / 60, _value(one, name)) for one in samples if name in one]
             if points:
                 axis.plot(*zip(*points, strict=True), label=_short(name), linewidth=0.9)
         for fault in faults:
             axis.axvline(fault["at"] / 60, color="0.85", linewidth=0.6, zorder=0)
         for window in windows:
             axis.axvspan(window.begin / 60, window.end / 60, color="#3f51b5", alpha=0.08, linewidth=0)
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title, fontsize=9, pad=18)
         axis.set_ylim(bottom=0)
         axis.tick_params(labelsize=7)
-        axis.legend(fontsize=7, loc="best")
+        axis.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)  # above the curves
     figure.supxlabel("minutes; a grey line is a fault, the blue bands are the windows that are compared", fontsize=8)
-    save(figure, file)
+    save(figure, file, dpi=160)
     pyplot.close(figure)
+
+
+def _value(sample: Sample, name: str) -> float:
+    return (sample["acknowledged"] - sample[name]) / 1000 if name.endswith("copies") else sample[name]
 
 
 def _short(name: str) -> str:
     head, *parts = name.split(".")
-    if not parts:
+    if parts in ([], ["copies"]):
         return head
-    if parts == ["copies"]:
-        return f"copied by {head}"
     return {"java": "Java process", "driver": "driver's Python", "workers": "task workers", "heap": "Java heap in use"}[
         parts[0]
     ]
