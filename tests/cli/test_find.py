@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Run, variables_of
-from tests.cli.terminal import Terminal
+from tests.cli.conftest import Run
 from tests.clusters import Cluster
 
 
@@ -43,9 +42,3 @@ def test_a_condition_is_required(topic: str, run: Run) -> None:
     done = run("find", topic)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--attribute" in done.stderr
-
-
-def test_a_terminal_shows_the_same(named: Cluster, topic: str, terminal: Terminal) -> None:
-    done = terminal.run("find", topic, "-a", "order=3", variables=variables_of(named))
-    assert done.status == 0
-    assert '"value": "body 3"' in done.text

@@ -104,6 +104,8 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
         ["no-such-command"],
         ["--no-such-option"],
         ["broker", "--no-such-option"],
+        ["broker", "extra"],
+        ["topics", "list"],
         ["broker", "--port", "many"],
         ["broker", "--port", "65536"],
         ["broker", "--brokers", "0"],
@@ -115,9 +117,9 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
         ["consume", "t", "--master", "127.0.0.1:1", "--to", "9" * 5000],
         ["consume", "t", "--master", "127.0.0.1:1", "--partition", "1:" + "9" * 5000],
         ["consume", "t", "--master", "127.0.0.1:1", "--count", "9" * 25],
-        ["produce", "", "--master", "127.0.0.1:1"],
-        ["consume", "a,b", "--master", "127.0.0.1:1"],
-        ["offsets", "set", "my_group", "t", "1:0=earliest", "1:0=latest", "--master", "127.0.0.1:1"],
+        ["produce", "--master", "127.0.0.1:1", ""],
+        ["consume", "--master", "127.0.0.1:1", "a,b"],
+        ["offsets", "set", "--master", "127.0.0.1:1", "my_group", "t", "1:0=earliest", "1:0=latest"],
         ["broker", "--topic", "9lives:1"],
         ["broker", "--release", "0.1"],
         ["topics", "--no-such-option"],
@@ -135,23 +137,8 @@ def test_wrong_usage_is_reported_with_status_2(run: Run, arguments: list[str]) -
     assert (done.returncode, done.stdout) == (2, "")
     assert 0 < len(done.stderr) < 1000
     assert not re.search("Traceback|internal error", done.stderr)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--no-such-option"], "--no-such-option"),
-        (["no-such-command"], "no-such-command"),
-        (["broker", "--no-such-option"], "--no-such-option"),
-        (["broker", "extra"], "extra"),
-        (["demo", "extra"], "extra"),
-        (["topics", "list"], "--master"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], part: str) -> None:
-    monkeypatch.delenv("TUBEMQ_MASTER", raising=False)
-    assert part in run(*arguments).stderr
+    mistakes = {"list": ["--master"], "consume": ["topic"], "": ["''"], "1:0=latest": ["1:t:0 is given twice"]}
+    assert any(one[:6] in done.stderr for one in mistakes.get(arguments[-1], arguments[-2:]))
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
@@ -160,14 +147,7 @@ def test_without_a_command_the_help_is_shown(run: Run) -> None:
     assert done.stdout.strip() == run("--help").stdout.strip()
 
 
-COMMANDS = [
-    "demo", "broker", "consume", "produce", "find", "lag", "redrive",
-    "topics", "topics list", "topics describe", "topics create", "topics delete",
-    "offsets", "offsets set", "offsets reset",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", "consume", "topics", "topics list"])
 def test_help_names_the_command_and_ends_with_status_0(run: Run, command: str) -> None:
     done = run(*command.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -305,11 +285,6 @@ def test_a_terminal_shows_the_activity_of_a_broker(terminal: Terminal, run: Run)
         terminal.wait_for(lambda text: re.search(r"^demo +2 ", text, re.MULTILINE) is not None)
         terminal.interrupt()
         assert terminal.finish().status == 0
-
-
-def test_a_broker_listens_on_the_given_port() -> None:
-    with closing(Ports()) as ports, broker("--json", "--port", str(port := ports.free())) as process:
-        assert json.loads(first_line(process))["master"] == f"127.0.0.1:{port}"
 
 
 def test_the_printed_code_works_in_pyspark(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

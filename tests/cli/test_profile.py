@@ -132,11 +132,6 @@ def test_secrets_that_others_can_read_are_named(
     assert "can see -X password in its list of processes" in by_argument
 
 
-def test_a_missing_profile_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.toml cannot be read"):
-        connect(config=tmp_path / "absent.toml")
-
-
 @pytest.mark.parametrize("assignment", ["user", "=x", "nothing=1"])
 def test_a_wrong_assignment_is_reported(assignment: str) -> None:
     with pytest.raises(ConfigError):

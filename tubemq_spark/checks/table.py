@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from tubemq_spark.checks.result import OK, CheckResult
+from tubemq_spark.checks.result import FAILED, OK, WARNING, CheckResult, CheckState
 
 _HEADS = CheckResult._fields[:-1]
 _MAX_WIDTH = 46  # of all columns but the last
@@ -21,9 +22,12 @@ def format_table(results: Iterable[CheckResult]) -> str:
         lines.append(_line(row, widths))
         if result.state != OK:
             lines.append(f"{'':<{widths[0]}}  what to do: {result.remedy}")
-    counts = {state: sum(one.state == state for one in shown) for state in (OK, "warning", "failed")}
-    lines.append(", ".join(f"{count} {state}" for state, count in counts.items()))
-    return "\n".join(lines)
+    return "\n".join([*lines, count_states(one.state for one in shown)])
+
+
+def count_states(states: Iterable[CheckState]) -> str:
+    counts = Counter(states)
+    return ", ".join(f"{counts[state]} {state}" for state in (OK, WARNING, FAILED))
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

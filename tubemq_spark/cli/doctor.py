@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tubemq_spark.cli.output import cell_text, console, print_json, print_line
+from tubemq_spark.cli.output import console, print_json, print_line
 from tubemq_spark.cli.parameters import Json, with_options
 from tubemq_spark.cli.reading import temporary_group
 from tubemq_spark.errors import TubeMQError
@@ -46,21 +45,21 @@ def doctor(
     reader = group or (temporary_group() if topic else "")  # the options of a source need a group
     more = {"subscribe": ",".join(topic or ()), "tubemq.group": reader, "topic": write or ""}
     given = {**options, **{name: text for name, text in more.items() if text}}
-    counts: Counter[str] = Counter()
+    from tubemq_spark.checks import FAILED, count_states  # imports pyarrow, which takes long
+
     try:
-        for result in _printed(_results(given), quiet=quiet, as_json=as_json):
-            counts[result.state] += 1
+        states = [result.state for result in _printed(_results(given), quiet=quiet, as_json=as_json)]
         if not as_json:
-            print_line(", ".join(f"{counts[state]} {state}" for state in _STYLES))
+            print_line(count_states(states))
     except BrokenPipeError:
         raise UnhealthyError("the reader of the output has ended before the checks, which may have failed") from None
-    if counts["failed"]:
-        what = "1 check failed; it says" if counts["failed"] == 1 else f"{counts['failed']} checks failed; each says"
+    if count := states.count(FAILED):
+        what = "1 check failed; it says" if count == 1 else f"{count} checks failed; each says"
         raise UnhealthyError(f"{what} what to do")
 
 
 def _results(options: Mapping[str, str]) -> Iterator[CheckResult]:
-    from tubemq_spark.checks import driver_checks  # imports pyarrow, which takes long
+    from tubemq_spark.checks import driver_checks
     from tubemq_spark.cli.local_checks import local_checks
 
     yield from local_checks()
@@ -90,9 +89,7 @@ def _wrapped(result: CheckResult) -> Table:
     made.add_column(width=8)
     made.add_column(width=13)
     made.add_column(overflow="fold")
-    made.add_row(
-        Text(result.state, _STYLES[result.state]), result.check, Text(cell_text(f"{result.subject}: {result.detail}"))
-    )
+    made.add_row(Text(result.state, _STYLES[result.state]), result.check, Text(f"{result.subject}: {result.detail}"))
     if result.remedy:
-        made.add_row("", "", Text(cell_text(f"what to do: {result.remedy}"), "yellow"))
+        made.add_row("", "", Text(f"what to do: {result.remedy}", "yellow"))
     return made
