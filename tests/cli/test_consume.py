@@ -176,6 +176,7 @@ def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Termin
         (["--partition", "1:77"], "there is no 1:"),
         (["--follow", "--to", "earliest"], "--follow has no end"),
         (["--time-zone", "Nowhere/Here"], "--time-zone"),
+        (["--filter", "a,b"], "--filter: a message type is blank, or contains one of , = #"),
         (["--group", "a.b"], "'a.b' is not the name of a consumer group"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -86,6 +86,7 @@ def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, termi
         (["--from-json"], b"{}\n", 0, "line 1: it needs either value or value_base64"),
         (["--from-json"], b'{"value": "a"}\n{"value": "a", "color": "red"}\n', 1, "line 2: unknown fields color"),
         (["--from-json"], b"nothing\n", 0, "line 1: "),
+        (["--from-json"], b'{"value": "a", "value": "b"}\n', 0, "line 1: its JSON has a key twice"),
         (
             ["--from-json"],
             b'{"value": "a"}\n{"value": "a", "corrupt": true, "problem": "x"}\n',
@@ -123,6 +124,7 @@ def test_lines_before_a_wrong_one_are_stored(
     ("arguments", "part"),
     [
         (["--attribute", "x"], "KEY=VALUE"),
+        (["--attribute", "x=1", "--attribute", "x=2"], "--attribute 'x' is given twice"),
         (["--time", "soon"], "--time"),
         (["--time", "9999-12-31T23:59-14:00"], "--time"),
         (["--partition", "1:99"], "99"),  # also without input

@@ -31,6 +31,7 @@ from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.message import parse_zone as zone_of
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.option_parsers import msg_types
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
 _POLL = 0.2  # seconds between two questions for new messages
@@ -195,8 +196,12 @@ def find(
 def _reader(
     connection: Connection, group: str | None, topic: str, filters: list[str] | None, zone: str, max_unpacked: int
 ) -> TopicReader:
+    try:
+        types = msg_types(filters) if filters else ()
+    except ValueError as cause:
+        raise ConfigError(f"--filter: {cause}") from None
     return TopicReader(
-        connection.settings, group, topic, filters=filters or (), zone=parse_zone(zone), max_unpacked=max_unpacked
+        connection.settings, group, topic, filters=types, zone=parse_zone(zone), max_unpacked=max_unpacked
     )
 
 

@@ -80,11 +80,13 @@ def parse_partition(text: str, topic: str, name: str) -> Partition:
 
 def parse_attributes(texts: Iterable[str], name: str) -> dict[str, str]:
     """Return `KEY=VALUE` texts as attributes; raise `ConfigError` that names the option."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
             raise ConfigError(f"{name} {text!r} is not KEY=VALUE")
+        if key in found:
+            raise ConfigError(f"{name} {key!r} is given twice")
         found[key] = value
     return found
 

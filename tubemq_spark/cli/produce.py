@@ -25,6 +25,7 @@ from tubemq_spark.cli.parameters import Json, Topic, connected
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time, parse_moment, parse_msg_time
+from tubemq_spark.source.option_parsers import without_repeats
 
 _PART = 1 << 16  # bytes of the input that are read at a time
 _LONGEST = 64 << 20  # bytes of a line: no message is so long, not even as JSON
@@ -213,7 +214,7 @@ def _json_record(line: bytes, template: Record) -> Record | None:
     `ValueError` or `RecursionError` for a wrong one."""
     if not line.strip():
         return None
-    found: Any = json.loads(line)
+    found: Any = json.loads(line, object_pairs_hook=without_repeats)
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     if unknown := sorted(set(found) - {*_TEXTS, *_IGNORED, "attributes"}):

@@ -64,16 +64,16 @@ def group(text: str) -> str:
 
 def filters(text: str) -> Filters:
     if text.strip().startswith("["):
-        return {None: _msg_types(_json(text))}
+        return {None: msg_types(_json(text))}
     if not text.strip().startswith("{"):
         types = text.split(",")
         if any(re.fullmatch(r"\s*(['\"]).*\1\s*", one, re.DOTALL) for one in types):
             raise ValueError("a message type is in quotes: leave them out, or write JSON")
-        return {None: _msg_types(types)}
+        return {None: msg_types(types)}
     data = _json(text)
     if not data or not all(isinstance(types, list) for types in data.values()):
         raise ValueError('its form is not {"topic":["type",…]}')
-    return {_topic(topic): _msg_types(types) for topic, types in data.items()}
+    return {_topic(topic): msg_types(types) for topic, types in data.items()}
 
 
 def types_of(topics: Iterable[str], filters: Filters) -> dict[str, tuple[str, ...]]:
@@ -82,7 +82,7 @@ def types_of(topics: Iterable[str], filters: Filters) -> dict[str, tuple[str, ..
     return {topic: types for topic in topics if (types := filters.get(topic, for_all))}
 
 
-def _msg_types(types: list[Any]) -> tuple[str, ...]:
+def msg_types(types: list[Any]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(one.strip() if isinstance(one, str) else "" for one in types))
     if not found or not all(found) or any(c in one for one in found for c in ",=#"):
         raise ValueError("a message type is blank, or contains one of , = #")
@@ -111,14 +111,14 @@ def moment_bounds(option: str) -> Callable[[str], Bound]:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=without_repeats)
     except json.JSONDecodeError:
         raise ValueError("it is neither one of the words nor JSON") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("its JSON has a key twice")
