@@ -9,7 +9,7 @@ lists of equal length, which cost far less than an object for each record.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,38 +68,33 @@ class SendFailure:
     token_renewed: bool = False  # whether the visit token was renewed since the first failure
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RecordBatch:
-    """Records of `topic` in the order in which they were accepted; `number` is the batch's place among others."""
+    """Records of `topic` in the order in which they were accepted; `number` tells the batch's place among others."""
 
-    __slots__ = (
-        *("_columns", "bodies", "headers", "ids", "keys", "kinds", "rows"),
-        *("earliest_offset", "failure", "lane", "number", "partition", "topic", "was_silent"),
-        *("answered", "began_at", "sent_at", "sizes"),
-    )
+    topic: str
+    number: int
+    lane: SendLane
+    columns: Sequence[list[Any]] = field(default_factory=lambda: [[] for _ in Record._fields])
+    headers: list[bytes] = field(init=False)  # these are the columns
+    bodies: list[bytes] = field(init=False)
+    kinds: list[Kind] = field(init=False)
+    rows: list[int | None] = field(init=False)
+    ids: list[RecordId | None] = field(init=False)
+    keys: list[bytes | None] = field(init=False)
+    failure: SendFailure | None = None
+    was_silent: bool = False  # whether the last send failed because the broker did not answer in time
+    # Of the last send:
+    partition: Partition | None = field(init=False)
+    earliest_offset: int | None = None  # the partition's offset at or behind which the records are stored
+    answered: int = 0  # records, the first ones
+    sizes: Sequence[int] = ()  # bytes of the frames
+    sent_at: float = 0.0  # on the producer's monotonic clock
+    began_at: int = 0  # the first byte of the oldest record without an answer, counted on its connection
 
-    headers: list[bytes]
-    bodies: list[bytes]
-    kinds: list[Kind]
-    rows: list[int | None]
-    ids: list[RecordId | None]
-    keys: list[bytes | None]
-
-    def __init__(self, topic: str, number: int, lane: SendLane, columns: Sequence[list[Any]] | None = None) -> None:
-        """`columns` are those of the fields of `Record`."""
-        self.topic = topic
-        self.number = number
-        self.lane = lane
-        self._columns = columns or [[] for _ in Record._fields]
-        self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys = self._columns
-        self.failure: SendFailure | None = None
-        self.was_silent = False  # whether the last send failed because the broker did not answer in time
-        # Of the last send:
-        self.partition: Partition | None = lane.partition
-        self.earliest_offset: int | None = None  # the partition's offset at or behind which the records are stored
-        self.answered = 0  # records, the first ones
-        self.sizes: Sequence[int] = ()  # bytes of the frames
-        self.sent_at = 0.0  # on the producer's monotonic clock
-        self.began_at = 0  # the first byte of the oldest record without an answer, counted on its connection
+    def __post_init__(self) -> None:
+        self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys = self.columns
+        self.partition = self.lane.partition
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -108,19 +103,19 @@ class RecordBatch:
         return f"<RecordBatch of {len(self)} for {self.partition or self.topic}, {self.answered} answered>"
 
     def append(self, record: Record) -> None:
-        for column, cell in zip(self._columns, record, strict=True):
+        for column, cell in zip(self.columns, record, strict=True):
             column.append(cell)
 
     def cut(self, part: slice) -> RecordBatch:
         """Return a batch of some of the records, with their failure."""
-        return self._with([column[part] for column in self._columns])
+        return self._with([column[part] for column in self.columns])
 
     def only(self, chosen: Sequence[int]) -> RecordBatch:
         """Return a batch of the `chosen` records, with their failure."""
         if len(chosen) == 1:
             return self.cut(slice(chosen[0], chosen[0] + 1))
         take = itemgetter(*chosen)
-        return self._with([list(take(column)) for column in self._columns])
+        return self._with([list(take(column)) for column in self.columns])
 
     def _with(self, columns: list[list[Any]]) -> RecordBatch:
         made = RecordBatch(self.topic, self.number, self.lane, columns)
@@ -131,7 +126,7 @@ class RecordBatch:
     def remove(self, chosen: Sequence[int]) -> None:
         """Remove the `chosen` records."""
         left = sorted(set(range(len(self))).difference(chosen))
-        for column in self._columns:
+        for column in self.columns:
             column[:] = [column[at] for at in left]
 
     def memory(self, start: int = 0, end: int | None = None) -> int:
