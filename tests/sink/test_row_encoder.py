@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of, own_attributes
+from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch
 from tubemq_spark.source.inlong import Head, unpack
 
@@ -62,27 +62,35 @@ def maps_of(keys: Sequence[Any], texts: Sequence[Any], **others: Any) -> st.Sear
     return st.lists(st.none() | st.lists(pairs, max_size=3, **others), min_size=1)
 
 
-def attributes_of(maps: Sequence[Any], kind: pa.DataType) -> tuple[list[bytes] | None, Callable[[], list[bytes]]]:
+def attributes_of(
+    maps: Sequence[Any], kind: pa.DataType, *, stamped: bool
+) -> tuple[list[bytes] | None, Callable[[], list[bytes]]]:
     """Return the attributes of a column that is a slice of another one, and what makes them one by one."""
     column = pa.array([[("before", "1")], *maps, [("behind", None)]], pa.map_(pa.binary(), pa.binary()))
     column = column.view(pa.map_(pa.string(), pa.string())).cast(pa.map_(kind, kind))[1:-1]
     batch = pa.record_batch({"value": pa.array([b""] * len(maps)), "attributes": column})
-    encoder = RowEncoder("demo", BodyCodec(), stamped=True)
+    encoder = RowEncoder("demo", BodyCodec(), stamped=stamped)
     plain = encoder.encode(Cells(b"", msg_time=0)).attributes
     rows = (encoder.encode(cells._replace(msg_time=0)).attributes for cells in cells_of_batch(batch))
-    return own_attributes(column), lambda: [row.removeprefix(plain).removeprefix(b",") for row in rows]
+    return encoder.own_attributes(column), lambda: [row.removeprefix(plain).removeprefix(b",") for row in rows]
 
 
 @given(maps_of(CLEAN, CLEAN, unique_by=lambda pair: pair[0]), st.sampled_from([pa.string(), pa.large_string()]))
 def test_usual_attributes_are_made_together(maps: Sequence[Any], kind: pa.DataType) -> None:
-    together, one_by_one = attributes_of(maps, kind)
+    together, one_by_one = attributes_of(maps, kind, stamped=True)
     assert together == one_by_one()
+
+
+def test_stamps_of_other_messages_are_usual_if_rows_have_none() -> None:
+    together, one_by_one = attributes_of([[("spark_id", "a"), ("spark_row", "1")]], pa.string(), stamped=False)
+    assert together == one_by_one() == [b"spark_id=a,spark_row=1"]
 
 
 @given(maps_of([*map(str.encode, CLEAN), *filter(None, ODD)], [*map(str.encode, CLEAN), *ODD]))
 def test_attributes_that_are_made_together_are_the_same_one_by_one(maps: Sequence[Any]) -> None:
-    together, one_by_one = attributes_of(maps, pa.string())
-    assert together is None or together == one_by_one()
+    for stamped in (True, False):
+        together, one_by_one = attributes_of(maps, pa.string(), stamped=stamped)
+        assert together is None or together == one_by_one()
 
 
 @pytest.mark.parametrize("column", ["value", "topic", "msg_type", "key"])

@@ -46,8 +46,6 @@ _MAX_ATTRIBUTES = 65_535  # bytes, the longest text that Java writes
 # The attributes that columns give, under their present names and those of old senders, and the number of messages.
 _SET_BY_COLUMNS = frozenset({"groupId", "bid", "streamId", "tid", "dt", "t", "cnt"})
 
-_UNUSUAL = ("\n=", ",=", "$msg", "spark_")  # an empty key, or one that may be reserved
-
 
 class EncodedRow(NamedTuple):
     """The parameters of `Producer.send`; `attributes` has no stamp yet."""
@@ -108,6 +106,8 @@ class RowEncoder:
         self.is_raw = body_codec == BodyCodec()
         self._last_attribute = b"," + body_codec.attribute if body_codec.attribute else b""
         self._stamped = stamped
+        # In texts of attributes: an empty key, or one that may be reserved.
+        self._unusual = "\n=", ",=", "$msg", "spark_" if stamped else COMPRESSION_KEY
 
     def pack(self, groups: Sequence[PackGroup]) -> bytes:
         """Return the body of a pack with several rows, each of which could be encoded alone."""
@@ -177,27 +177,27 @@ class RowEncoder:
             )
         return encode_attributes(texts, None, None)
 
-
-def own_attributes(column: pa.MapArray) -> list[bytes] | None:
-    """Return the attributes of each row as `RowEncoder.encode` adds them to its own, empty if the row has none. Return
-    None if `encode`, which is the specification, may refuse a row."""
-    ends = column.offsets
-    keys, texts = (part[ends[0].as_py() : ends[-1].as_py()].cast(pa.binary()) for part in (column.keys, column.items))
-    pairs = pc.binary_join_element_wise(keys, texts, b"=")
-    of_rows = pa.ListArray.from_arrays(pc.subtract(ends, ends[0]), pairs)
-    rows: list[bytes] = pc.if_else(column.is_valid(), pc.binary_join(of_rows, b","), b"").to_pylist()
-    codes = keys.dictionary_encode()
-    keys_of_rows = pc.add(pc.multiply(pc.list_parent_indices(of_rows), len(codes.dictionary)), codes.indices)
-    if None in rows or pc.count_distinct(keys_of_rows).as_py() < len(pairs):  # a null text, or a key twice in a row
-        return None
-    try:
-        text = b"\n".join([b"", *rows]).decode()
-    except UnicodeDecodeError:
-        return None
-    separators = len(pairs) - sum(map(bool, rows)), len(pairs)
-    is_short = len(pairs) < MAX_ATTRIBUTES // 2 and len(text) < MAX_HEADER // 8
-    is_usual = (text.count(","), text.count("=")) == separators and not any(part in text for part in _UNUSUAL)
-    return rows if is_short and is_usual else None
+    def own_attributes(self, column: pa.MapArray) -> list[bytes] | None:
+        """Return the attributes of each row as `encode` adds them to its own, empty if the row has none. Return None if
+        `encode`, which is the specification, may refuse a row."""
+        ends = column.offsets
+        used = slice(ends[0].as_py(), ends[-1].as_py())
+        keys, texts = (part[used].cast(pa.binary()) for part in (column.keys, column.items))
+        pairs = pc.binary_join_element_wise(keys, texts, b"=")
+        of_rows = pa.ListArray.from_arrays(pc.subtract(ends, ends[0]), pairs)
+        rows: list[bytes] = pc.if_else(column.is_valid(), pc.binary_join(of_rows, b","), b"").to_pylist()
+        codes = keys.dictionary_encode()
+        keys_of_rows = pc.add(pc.multiply(pc.list_parent_indices(of_rows), len(codes.dictionary)), codes.indices)
+        if None in rows or pc.count_distinct(keys_of_rows).as_py() < len(pairs):  # a null text, or a key twice in a row
+            return None
+        try:
+            text = b"\n".join([b"", *rows]).decode()
+        except UnicodeDecodeError:
+            return None
+        separators = len(pairs) - sum(map(bool, rows)), len(pairs)
+        is_short = len(pairs) < MAX_ATTRIBUTES // 2 and len(text) < MAX_HEADER // 8
+        is_usual = (text.count(","), text.count("=")) == separators and not any(part in text for part in self._unusual)
+        return rows if is_short and is_usual else None
 
 
 def digest_of(cells: Cells) -> str:

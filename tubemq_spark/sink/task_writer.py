@@ -18,7 +18,7 @@ from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.packs import Packs
 from tubemq_spark.sink.receipts import Receipts
-from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of, own_attributes
+from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row, cells_together
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
@@ -131,7 +131,7 @@ class TaskWriter:
             encoded = self._encoder.encode(first._replace(attributes=None))
         except BadRowError:
             return 0
-        texts = None if own is None else own_attributes(own)
+        texts = None if own is None else self._encoder.own_attributes(own)
         if encoded.topic == self._plan.options.dead_letter_topic or (own is not None and texts is None):
             return 0
         attributes: bytes | list[bytes] = encoded.attributes
