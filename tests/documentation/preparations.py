@@ -239,6 +239,7 @@ def prepare_dead_letters(given: Given) -> Check:
 
 def prepare_inlong(given: Given) -> Check:
     given.topics("my_topic")
+    (given.folder / "packs").mkdir()
     sold = "SELECT 'a' AS value, TIMESTAMP '2026-03-01 10:00:00' AS sold_at"
     given.names["rows"] = given.spark.sql(sold)
 

@@ -35,7 +35,8 @@ class Pipeline:
         self._started: list[StreamingQuery] = []
 
     def options(self, topic: str, **others: object) -> dict[str, str]:
-        given = {"tubemq.master": self.tubemq.master, "tubemq.group": "matrix", "subscribe": topic, **others}
+        given = {"tubemq.master": self.tubemq.master, "tubemq.group": "matrix", **others}
+        given["subscribe" if "tubemq.admin.address" not in given else "subscribePattern"] = topic
         return {name: json.dumps(value) if isinstance(value, Mapping) else str(value) for name, value in given.items()}
 
     def batch(self, topic: str, schema: str | None = None, **options: object) -> DataFrame:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -21,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from tests.matrix.pipeline import Pipeline
+from tubemq_spark.inlong import parse_csv, parse_kv, unpack
 
 SCHEMA = StructType(
     [
@@ -99,6 +101,34 @@ def test_write(pipe: Pipeline) -> None:
         b"plain": ({}, None, "202402292359"),
         b"empty": ({}, None, "202402292359"),
     }
+
+
+@pytest.mark.quick
+def test_packs_as_columns(pipe: Pipeline) -> None:
+    pipe.tubemq.create_topic("packs")
+    rows = pipe.spark.sql("SELECT 'a=1&b=2' AS value, 'g' AS inlong_group, 's' AS inlong_stream")
+    pipe.write(rows, "packs", messageFormat="inlongmsg")
+    inside = pipe.batch("packs").select(sf.inline(unpack("value")))
+    assert inside.select("inlong_group", "inlong_index", parse_kv("value"), parse_csv("value", "&")).collect() == [
+        ("g", 0, {"a": "1", "b": "2"}, ["a=1", "b=2"])
+    ]
+    assert inside.selectExpr("inlong_time <= now() AND inlong_attributes['streamId'] = 's'").first() == (True,)
+
+
+@pytest.mark.quick
+def test_subscribe_pattern(pipe: Pipeline) -> None:
+    for topic in ("orders_1", "orders_2", "items"):
+        pipe.tubemq.create_topic(topic)
+        pipe.send(topic, topic.encode())
+    given = {"tubemq.admin.address": pipe.tubemq.web_master, "metadataIntervalMs": "100"}
+    assert {bytes(row.value) for row in pipe.batch("orders_.*", **given).collect()} == {b"orders_1", b"orders_2"}
+    pipe.tubemq.create_topic("copies")
+    query = pipe.copy(pipe.stream("orders_.*", **given), "copies")
+    pipe.wait_for(lambda: pipe.bodies("copies").total() == 2, "the topics that are there")
+    pipe.tubemq.create_topic("orders_3")
+    pipe.send("orders_3", b"orders_3")
+    pipe.wait_for_copies("copies", Counter([b"orders_1", b"orders_2", b"orders_3"]))
+    query.stop()
 
 
 @pytest.mark.quick

@@ -25,6 +25,11 @@ def lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(st.none() | values, max_size=40)
 
 
+def list_arrays(values: Sequence[Any]) -> pa.Array:
+    inside = arrow_arrays.numbers([one for value in values for one in value or ()], pa.int32())
+    return arrow_arrays.lists(inside, [None if value is None else len(value) for value in values])
+
+
 @pytest.mark.parametrize(
     ("values", "made", "kind"),
     [
@@ -39,8 +44,9 @@ def lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
             lambda values: arrow_arrays.maps(values, ATTRIBUTES),
             ATTRIBUTES,
         ),
+        (lists(st.lists(INTS, max_size=3)), list_arrays, pa.list_(pa.int32())),
     ],
-    ids=["int32", "int64", "moments", "booleans", "texts", "binaries", "maps"],
+    ids=["int32", "int64", "moments", "booleans", "texts", "binaries", "maps", "lists"],
 )
 def test_arrays_are_those_of_pyarrow(
     values: st.SearchStrategy[Sequence[Any]], made: Callable[[Sequence[Any]], pa.Array], kind: pa.DataType

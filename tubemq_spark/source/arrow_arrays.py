@@ -45,6 +45,12 @@ def maps(values: Sequence[Mapping[str, str] | None], kind: pa.MapType) -> pa.Map
     return pa.Array.from_buffers(kind, len(values), [_validity(values), offsets], children=[inside])
 
 
+def lists(values: pa.Array, sizes: Sequence[int | None]) -> pa.ListArray:
+    """Return lists of neighbours in `values`, of these sizes."""
+    ends = pa.py_buffer(array("i", accumulate((size or 0 for size in sizes), initial=0)))
+    return pa.Array.from_buffers(pa.list_(values.type), len(sizes), [_validity(sizes), ends], children=[values])
+
+
 def repeated(one: pa.Array, count: int) -> pa.Array:
     """Return the only element of `one`, `count` times."""
     return one.take(zeros(count))
