@@ -44,7 +44,7 @@ class Pipeline:
         return (reader if schema is None else reader.schema(schema)).load()
 
     def stream(self, topic: str, schema: str | None = None, **options: object) -> DataFrame:
-        given = self.options(topic, startingOffsets="earliest") | self.options(topic, **options)
+        given = self.options(topic, **{"startingOffsets": "earliest", **options})
         reader = self.spark.readStream.format("tubemq").options(**given)
         return (reader if schema is None else reader.schema(schema)).load()
 
