@@ -89,7 +89,8 @@ KINDS = (
         "Options",
         "Change the option that the text names. docs/options.md lists all options with their values and defaults.",
         (
-            *("client/settings.py", "client/tls.py", "compression.py", "option_definition.py", "source/"),
+            *("client/settings.py", "client/tls.py", "compression.py", "inlong.py"),
+            *("option_definition.py", "source/"),
             *("sink/options.py", "sink/output_dir.py", "sink/receipts.py", "sink/task_attempts.py"),
         ),
         ("option '",),

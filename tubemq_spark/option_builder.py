@@ -28,7 +28,8 @@ SOURCE_ONLY = (
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
     "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
-    "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "compression",
+    "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "inlongPackCompression",
+    "compression",
 )  # fmt: skip
 _CONNECTION = (
     "tubemq.master", "tubemq.user", "tubemq.password", "tubemq.passwordFile", "tubemq.rpc.timeoutMs",
@@ -216,6 +217,7 @@ def sink_options(
     inlong_pack_rows: int | None = None,
     inlong_pack_bytes: int | None = None,
     inlong_pack_ms: int | None = None,
+    inlong_pack_compression: Literal["none", "snappy"] | None = None,
     compression: Literal["none", "gzip", "zstd", "snappy", "lz4"] | None = None,
 ) -> dict[str, str]:
     """Return the given options of a write or a streaming write: texts, by their names in docs/options.md.
@@ -275,6 +277,8 @@ def sink_options(
             than the topic allows. Default: 100000
         inlong_pack_ms: for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets
             its next rows. Default: 1000
+        inlong_pack_compression: for `messageFormat=inlongmsg`: how the bodies in a pack are compressed; InLong's own
+            readers read both. Default: none
         compression: how each body is compressed; the source decompresses it, other readers see the attribute
             `spark_compression` and a gzip member, a zstd frame, a raw snappy block or an lz4 frame. Default: none
     """

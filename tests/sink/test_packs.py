@@ -261,6 +261,6 @@ def test_a_row_that_its_compression_makes_too_long_is_named(codec: str) -> None:
 )
 def test_an_error_of_a_pack_is_charged_to_no_row(columns: dict[str, pa.Array], monkeypatch: pytest.MonkeyPatch) -> None:
     """The task fails rather than to drop the row that is next, and to lose the others."""
-    monkeypatch.setattr(RowEncoder, "max_unpacked", lambda self, limit: 2 * limit)
+    monkeypatch.setattr(BodyCodec, "max_unpacked", lambda self, limit: 2 * limit)
     with pytest.raises(ConfigError, match=r"^row 0 of the task: value has 1\d\d\d bytes, and topic demo takes 1000 at"):
         write(300, "drop", value=pa.array([bytes(100)] * 300), **columns)

@@ -109,8 +109,8 @@ MOMENT = 1_709_251_140_123
 ROW = Cells(b"single", inlong_group="g_one", inlong_stream="s_one", inlong_time=MOMENT)
 
 
-def read_back(cells: Cells) -> tuple[Head, bytes]:
-    ((head, (body,)),) = unpack(PACKS.encode(cells.value or b"", cells))
+def read_back(cells: Cells, form: BodyCodec = PACKS) -> tuple[Head, bytes]:
+    ((head, (body,)),) = unpack(form.encode(cells.value or b"", cells))
     return head, body.as_py()
 
 
@@ -140,17 +140,19 @@ def test_a_pack_equals_that_of_inlongs_java_class() -> None:
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="&="), min_size=1, max_size=8)
 keys = texts.filter(lambda key: key not in {"t", "dt", "cnt", "bid", "tid"})
+INSIDE = st.sampled_from(["none", "snappy"])
 times = st.integers(-62_135_596_800_000, 253_402_300_799_999)
 
 
-@given(st.binary(max_size=40), texts, texts, times, st.dictionaries(keys, texts, max_size=4))
+@given(st.binary(max_size=40), texts, texts, times, st.dictionaries(keys, texts, max_size=4), INSIDE)
 def test_random_packs_are_decoded_as_they_were(
-    body: bytes, group: str, stream: str, moment: int, own: dict[str, str]
+    body: bytes, group: str, stream: str, moment: int, own: dict[str, str], inside: str
 ) -> None:
     head, found = read_back(
         Cells(body, None, None, None, None)._replace(
             inlong_group=group, inlong_stream=stream, inlong_time=moment, inlong_attributes=own
-        )
+        ),
+        BodyCodec("inlongmsg", inside=inside),
     )
     assert (found, head.group, head.stream, head.time) == (body, group, stream, moment * 1000)
     assert {key: value for key, value in head.attributes.items() if key in own} == own

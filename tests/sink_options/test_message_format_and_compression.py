@@ -130,10 +130,13 @@ def packs_of(cluster: Cluster, topic: str) -> list[list[bytes]]:
 ROWS = [{"value": b"%03d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(100)]
 
 
-@pytest.mark.sink_option("inlongPackRows")
-@pytest.mark.parametrize("by_rows", [False, True])
-def test_packs_have_many_rows(cluster: Cluster, topic: str, by_rows: bool) -> None:
-    save(cluster, ROWS, topic, messageFormat="inlongmsg", inlongPackRows=40, by_rows=by_rows)
+@pytest.mark.sink_option("inlongPackRows", "inlongPackCompression")
+@pytest.mark.parametrize(("by_rows", "inside"), [(False, "snappy"), (False, "none"), (True, "none")])
+def test_packs_have_many_rows(cluster: Cluster, topic: str, by_rows: bool, inside: str) -> None:
+    given: dict[str, Any] = {"messageFormat": "inlongmsg", "inlongPackCompression": inside}
+    save(cluster, ROWS, topic, inlongPackRows=40, by_rows=by_rows, **given)
+    first = stored_in(cluster, topic)[0].body
+    assert first[first.index(b"&cnt=40") + 11] == (inside == "snappy")
     found = sorted(packs_of(cluster, topic))
     assert [len(part) for part in found] == [40, 40, 20]
     assert [value for part in found for value in part] == [row["value"] for row in ROWS]
@@ -172,10 +175,10 @@ def test_packs_do_not_wait_for_long(cluster: Cluster, topic: str, wait: int, pac
 
 
 @pytest.mark.sink_option("compression")
-@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize(("option", "codec"), [("compression", "gzip"), ("inlongPackCompression", "snappy")])
 def test_compressed_packs_are_warned_of(
-    cluster: Cluster, topic: str, codec: str, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, topic: str, option: str, codec: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [{"value": b"a", "inlong_group": "g", "inlong_stream": "s"}]
-    save(cluster, rows, topic, compression=codec, messageFormat="inlongmsg")
-    assert ("[compressed-packs]" in caplog.text) == (codec != "none")
+    rows: list[dict[str, Any]] = [{"value": b"a", "inlong_group": "g", "inlong_stream": "s"}]
+    save(cluster, rows, topic, messageFormat="inlongmsg", **{option: codec})  # type: ignore[arg-type]
+    assert ("[compressed-packs]" in caplog.text) == (option == "compression")

@@ -126,6 +126,12 @@ INLONG_PACK_MS = Option(
     "for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets its next rows",
     1000,
 )
+INLONG_PACK_COMPRESSION = choice(
+    "inlongPackCompression",
+    ("none", "snappy"),
+    "for `messageFormat=inlongmsg`: how the bodies in a pack are compressed; InLong's own readers read both",
+    "none",
+)
 
 
 def _codec(text: str) -> str:
@@ -176,6 +182,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     MESSAGE_FORMAT,
     INLONG_PACK_ROWS,
     *_NEED_PACK_ROWS,
+    INLONG_PACK_COMPRESSION,
     COMPRESSION,
 )
 
@@ -210,6 +217,7 @@ class SinkOptions:
     effectively_once: EffectivelyOnceOptions | None = None
     message_format: str = MESSAGE_FORMAT.preset
     packs: PackLimits | None = None  # None if each row is a message
+    pack_compression: str = INLONG_PACK_COMPRESSION.preset
     compression: str = COMPRESSION.preset
     receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
     failed_rows: str = FAILED_ROWS.preset
@@ -227,6 +235,7 @@ class SinkOptions:
             stamp_rows=STAMP_ROWS.get(raw) or EFFECTIVELY_ONCE.get(raw),
             effectively_once=_effectively_once(raw),
             message_format=MESSAGE_FORMAT.get(raw),
+            pack_compression=INLONG_PACK_COMPRESSION.get(raw),
             packs=_packs(raw),
             compression=COMPRESSION.get(raw),
             receipts=RECEIPTS.read(raw),
@@ -258,7 +267,8 @@ def _require(raw: Mapping[str, str], is_met: bool, needed: str, *options: Option
 def _packs(raw: Mapping[str, str]) -> PackLimits | None:
     rows = INLONG_PACK_ROWS.get(raw)
     limits = PackLimits(rows, INLONG_PACK_BYTES.get(raw), INLONG_PACK_MS.get(raw) / 1000)
-    _require(raw, MESSAGE_FORMAT.get(raw) != "raw", "messageFormat=inlongmsg", INLONG_PACK_ROWS, *_NEED_PACK_ROWS)
+    of_packs = (INLONG_PACK_ROWS, *_NEED_PACK_ROWS, INLONG_PACK_COMPRESSION)
+    _require(raw, MESSAGE_FORMAT.get(raw) != "raw", "messageFormat=inlongmsg", *of_packs)
     _require(raw, rows > 1, "'inlongPackRows' above 1", *_NEED_PACK_ROWS)
     if rows == 1:
         return None

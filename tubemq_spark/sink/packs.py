@@ -86,7 +86,7 @@ class Packs:
             limit = self._producer.limit(encoded.topic)
         except ConfigError:
             return 0
-        return min(self._limits.size, self._encoder.max_unpacked(limit)) - _AROUND_PACK
+        return min(self._limits.size, self._encoder.body_codec.max_unpacked(limit)) - _AROUND_PACK
 
     def _keep_order(self, encoded: EncodedRow, key: Key | None) -> None:
         """Send the open pack with the record key of `encoded`, unless it is the pack `key`."""

@@ -34,9 +34,9 @@ from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells, Texts
 
 _log = logging.getLogger(__name__)
 
-# The pack of InLong is an InLongMsg of version 1 without a compression of its own, as DataProxy writes it for text
-# protocols: 0x0F 1 created(8) groups(4) {size(2) attributes size(4) 0(1) {size(4) body}…}… 0x0F 1, big-endian.
-# wire: InLongMsg
+# The pack of InLong is an InLongMsg of version 1, as DataProxy writes it for text protocols, big-endian: 0x0F 1
+# created(8) groups(4) {size(2) attributes size(4) compressed(1) data}… 0x0F 1. The data is {size(4) body}…, maybe in
+# snappy. wire: InLongMsg
 _HEAD = struct.Struct(">BBqI")
 _SHORT, _SIZE = struct.Struct(">H"), struct.Struct(">I")
 _GROUP = struct.Struct(">IB")
@@ -61,17 +61,18 @@ class EncodedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class BodyCodec:
-    """The encoding that options `messageFormat` and `compression` choose.
+    """The encoding that options `messageFormat`, `compression` and `inlongPackCompression` (`inside`) choose.
 
     Raise `ConfigError` if pyarrow lacks the codec, which is not a fault of a row.
     """
 
     message_format: str = "raw"
     compression: str = "none"
+    inside: str = "none"
 
     def __post_init__(self) -> None:
-        if self.compression != "none":
-            check_available(self.compression)
+        for codec in {self.compression, self.inside} - {"none"}:
+            check_available(codec)
 
     @property
     def attribute(self) -> bytes:
@@ -80,10 +81,14 @@ class BodyCodec:
 
     def encode(self, value: bytes, cells: Cells) -> bytes:
         """Return the body for the row's `value`; raise `BadRowError` for a row that no pack can hold."""
-        body = _pack([PackGroup(cells, [value])]) if self.message_format == "inlongmsg" else value
+        body = _pack([PackGroup(cells, [value])], self.inside) if self.message_format == "inlongmsg" else value
         if len(body) > MAX_PLAIN:  # no reader decompresses a longer one
             raise BadRowError("value", f"it has {len(body)} bytes, but at most {MAX_PLAIN >> 20} MiB fit; split it")
         return self.finish(body)
+
+    def max_unpacked(self, limit: int) -> int:
+        """Return how many bytes a pack may have before its compression if the body has `limit` at most."""
+        return max_plain(self.inside, max_plain(self.compression, limit))
 
     def finish(self, body: bytes) -> bytes:
         """Return a body compressed, if that is the option."""
@@ -102,7 +107,7 @@ class RowEncoder:
 
         The encoder `is_raw` if bodies are the rows' values."""
         self._topic = topic
-        self._body_codec = body_codec
+        self.body_codec = body_codec
         self.is_raw = body_codec == BodyCodec()
         self._last_attribute = b"," + body_codec.attribute if body_codec.attribute else b""
         self._stamped = stamped
@@ -111,11 +116,7 @@ class RowEncoder:
 
     def pack(self, groups: Sequence[PackGroup]) -> bytes:
         """Return the body of a pack with several rows, each of which could be encoded alone."""
-        return self._body_codec.finish(_pack(groups))
-
-    def max_unpacked(self, limit: int) -> int:
-        """Return how many bytes a pack may have before its compression if the body has `limit` at most."""
-        return max_plain(self._body_codec.compression, limit)
+        return self.body_codec.finish(_pack(groups, self.body_codec.inside))
 
     @staticmethod
     def group_text(cells: Cells) -> bytes:
@@ -150,8 +151,8 @@ class RowEncoder:
             encoded = _time_attribute(time_text)
             column = "msg_type"
             if not self.is_raw:
-                value = self._body_codec.encode(value, cells)
-                if msg_type is None and (msg_type := self._body_codec.msg_type(cells)) is not None:
+                value = self.body_codec.encode(value, cells)
+                if msg_type is None and (msg_type := self.body_codec.msg_type(cells)) is not None:
                     column = "inlong_stream"
             if msg_type is not None:
                 encoded = _type_attribute(msg_type) + b"," + encoded
@@ -255,7 +256,7 @@ class PackGroup:
     text: bytes = b""
 
 
-def _pack(groups: Sequence[PackGroup]) -> bytes:
+def _pack(groups: Sequence[PackGroup], codec: str) -> bytes:
     now = int(SYSTEM_CLOCK.time() * 1000)
     times = [now if one.cells.inlong_time is None else one.cells.inlong_time for one in groups]
     parts = [_HEAD.pack(*_MAGIC, times[0], len(groups))]
@@ -264,8 +265,9 @@ def _pack(groups: Sequence[PackGroup]) -> bytes:
         bodies: list[bytes] = [b""] * (2 * len(group.values))
         bodies[::2] = [_SIZE.pack(len(value)) for value in group.values]
         bodies[1::2] = group.values
-        size = sum(map(len, group.values)) + _SIZE.size * len(group.values)
-        parts += (_SHORT.pack(len(text)), text, _GROUP.pack(1 + size, 0), *bodies)
+        is_compressed = codec != "none"
+        data = [compress(codec, b"".join(bodies))] if is_compressed else bodies
+        parts += (_SHORT.pack(len(text)), text, _GROUP.pack(1 + sum(map(len, data)), is_compressed), *data)
     parts.append(_MAGIC)
     return b"".join(parts)
 

@@ -52,7 +52,9 @@ class TaskWriter:
         self._task = task
         self._rows_of = f"of task partition {task.partition}" if task.id is not None else "of the task"
         self._encoder = RowEncoder(
-            options.topic, BodyCodec(options.message_format, options.compression), stamped=options.stamp_rows
+            options.topic,
+            BodyCodec(options.message_format, options.compression, options.pack_compression),
+            stamped=options.stamp_rows,
         )
         self._stamp = b"," + stamp.encode(task.origin) if options.stamp_rows else b""
         self._receipts = Receipts(task.partition) if options.receipts is not None else None

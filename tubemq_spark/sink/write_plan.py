@@ -75,7 +75,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
     if options.message_format != "raw" and options.compression != "none":
         _log.warning(
             "[compressed-packs] option 'compression' makes packs that only this source reads: a job of InLong Sort "
-            "that meets one fails and restarts without end"
+            "that meets one fails and restarts without end; 'inlongPackCompression' makes packs that InLong reads"
         )
     names = tuple(schema.fieldNames())
     if ignored := [name for name in names if name not in columns_read(names, options.topic)]:
