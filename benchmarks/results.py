@@ -66,11 +66,6 @@ class PartResult:
     settings: Mapping[str, Any]
     rows: tuple[Row, ...] = field(default=())
 
-    @property
-    def is_scaled(self) -> bool:
-        """Return True if it moved fewer messages than the benchmark does by default: no figures for readers."""
-        return float(self.settings.get("scale", 1)) < 1
-
     def to_json(self) -> str:
         fields = {name: value for name, value in asdict(self).items() if name != "rows"}
         rows = [
