@@ -72,8 +72,12 @@ def test_brokers_filter_messages_by_type(cluster: Cluster, filters: list[str], t
 
 
 @pytest.mark.parametrize("keys", [1, 2])
-@pytest.mark.parametrize("codec", CODECS)
-def test_packs_that_do_not_compress_are_stored(cluster: Cluster, rng: random.Random, codec: str, keys: int) -> None:
+@pytest.mark.parametrize(
+    ("codec", "inside"), [*((codec, "none") for codec in CODECS), ("none", "snappy"), ("snappy", "snappy")]
+)
+def test_packs_that_do_not_compress_are_stored(
+    cluster: Cluster, rng: random.Random, codec: str, inside: str, keys: int
+) -> None:
     """Their compression makes them longer, also those that are nearly as long as the topic allows."""
     topic, limit = cluster.new_topic("stores"), 1 << 20
     values: list[bytes] = []
@@ -88,6 +92,7 @@ def test_packs_that_do_not_compress_are_stored(cluster: Cluster, rng: random.Ran
         "messageFormat": "inlongmsg",
         "inlongPackRows": 1000,
         "inlongPackBytes": 10 * limit,
+        "inlongPackCompression": inside,
         "compression": codec,
     }
     written = save(cluster, rows, topic, failedRows="drop", **packs)
