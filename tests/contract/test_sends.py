@@ -12,6 +12,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
+from tests.inlong_packs import message_obj, message_objs, snappy
 from tests.messages import settings
 from tests.stored import stored_in
 from tests.without_spark.sink import read_back, save
@@ -69,6 +70,26 @@ def test_brokers_filter_messages_by_type(cluster: Cluster, filters: list[str], t
     send(cluster, topic)
     found = Counter(message.body for message in stored_in(cluster, topic, filters=filters))
     assert found == Counter(body for body, _, msg_type, _ in MESSAGES if msg_type in types)
+
+
+def test_all_formats_of_inlong_are_read_from_one_topic(cluster: Cluster) -> None:
+    topic, objs = (
+        cluster.new_topic("one"),
+        message_objs([message_obj(1_709_251_140_123, b"v1 a"), message_obj(0, b"v1 b")]),
+    )
+    of_v1 = {"version": "1", "inlongGroupId": "g", "inlongStreamId": "s"}
+    plain: list[dict[str, Any]] = [
+        {"value": objs, "attributes": of_v1},
+        {"value": snappy(objs), "attributes": {**of_v1, "compressType": "INLONG_SNAPPY"}},
+        {"value": b"plain", "attributes": {**of_v1, "version": "0"}},
+    ]
+    save(cluster, plain, topic)
+    packed = {"value": b"v0", "inlong_group": "g", "inlong_stream": "s"}
+    save(cluster, [packed] * 3, topic, messageFormat="inlongmsg", inlongPackRows=3, inlongPackCompression="snappy")
+    found = read_back(cluster, topic, messageFormat="inlong")
+    values = Counter(row["value"] for row in found)
+    assert values == {b"v1 a": 2, b"v1 b": 2, b"plain": 1, b"v0": 3}
+    assert {(row["inlong_group"], row["inlong_stream"]) for row in found} == {("g", "s")}
 
 
 @pytest.mark.parametrize("keys", [1, 2])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.clusters import Cluster
-from tests.clusters.servers import EMBEDDED, REAL, running
+from tests.clusters.servers import EACH_FRAMING, running
 from tests.messages import numbered, send
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, StreamRun, bodies, fill, read_batch, stored
 from tubemq_spark.cli.topics import configure_topic, is_ready, remove_topic
 from tubemq_spark.client.admin_api import AdminApi
-from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.errors import AuthError, ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -119,10 +119,26 @@ def test_an_http_api_that_cannot_be_reached_ends_the_start_and_no_running_query(
     assert (len(logged(caplog, "outage")), len(logged(caplog, "outage-over"))) == (1, 1)
 
 
+def test_a_topic_that_the_group_may_not_read_fails_the_query_and_is_named(start: Start) -> None:
+    tubemq = start({"t1": 1, "t2": 1})
+    fill(tubemq, "t1", 3), fill(tubemq, "t2", 3)
+    tubemq.authorize("t2", "others")
+    with pytest.raises(AuthError, match="t2"):
+        Stream(tubemq, **by_pattern(tubemq, "t.")).run()
+    stream = Stream(tubemq, **by_pattern(tubemq, "t[13]"))
+    with stream.running() as run:
+        wait_until(lambda: came(run, stream, stored(tubemq, "t1")))
+        tubemq.create_topic("t3", 1)
+        tubemq.authorize("t3", "others")
+        fill(tubemq, "t3", 3)
+        with pytest.raises(AuthError, match="t3"):
+            wait_until(lambda: run.next() is not None)
+
+
 # On both servers
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL])
+@pytest.fixture(scope="module", params=EACH_FRAMING)
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster whose brokers a test may reload."""
     with running(request.param, brokers=1, topics={}) as started:
