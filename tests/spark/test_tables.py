@@ -79,11 +79,22 @@ def test_which_views_show_new_messages(sql: Sql) -> None:
     assert (frame.count(), sql(count % "view")) == (3, [4])
 
 
+def test_which_views_can_be_cached(sql: Sql) -> None:
+    """A cache of a view that gives options to a table has no effect."""
+    for view, shows_new in (("view", True), ("fixed", False)):
+        sql(f"CACHE TABLE {{new}} AS SELECT * FROM {{{view}}}")
+        before = len(sql.stored)
+        sql("INSERT INTO {writing} VALUES ('c')")
+        assert sql("SELECT count(*) FROM {new}") == [before + shows_new]
+        sql("DROP VIEW {new}")
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "INSERT INTO {writing} SELECT 'x'",
         "INSERT INTO {table} WITH ({sink}) VALUES ('click', X'78')",
+        "INSERT INTO {table} WITH ({sink}) (value) VALUES (X'78')",
         "INSERT INTO {fixed} (value) SELECT X'78'",
     ],
 )
@@ -105,6 +116,11 @@ def test_statements_that_write(sql: Sql, statement: str) -> None:
         ("INSERT INTO {fixed} VALUES (X'78')", "INSERT_COLUMN_ARITY_MISMATCH"),
         ("INSERT OVERWRITE {table} WITH ({sink}) VALUES ('click', X'78')", "TubeMQ only appends"),
         ("SELECT * FROM tubemq.`{topic}`", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"),
+        ("INSERT INTO {view} VALUES ('click', X'78')", "EXPECT_TABLE_NOT_VIEW"),
+        (
+            "CREATE OR REPLACE TABLE {new} USING tubemq OPTIONS ({as_sink}) AS SELECT 'x' AS value",
+            "TubeMQ only appends",
+        ),
     ],
 )
 def test_statements_that_fail(sql: Sql, statement: str, error: str) -> None:
@@ -136,6 +152,11 @@ def test_a_write_that_creates_a_table_stores_its_rows_once(
         rows.writeTo(table).append()
     with pytest.raises(AnalysisException, match=NO_OPTIONS):
         spark.table(table).count()
+    with pytest.raises(AnalysisException, match=NO_OPTIONS):
+        rows.write.options(**sql.sink).insertInto(table)
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        rows.write.format("tubemq").options(**sql.sink).saveAsTable(table)
+    rows.write.format("tubemq").options(**sql.sink).mode("ignore").saveAsTable(table)
     rows.write.format("tubemq").options(**sql.sink).insertInto(table)
     rows.writeTo(table).options(**sql.sink).append()
     assert sql.stored == [b"a", b"b", *[b"x"] * 3]
