@@ -79,7 +79,7 @@ _TOKENS: tuple[dict[str, Any], ...] = ({}, {"start_visit_token_check": True, "vi
 _SENDS, _COMMITS = "worker writes: send_message", "driver commits the writes"
 _IN_A_BATCH = {  # mostly then
     "crowd": (_SENDS, _COMMITS),
-    **dict.fromkeys(("hold requests", "change tasks", "hang server", "crash broker"), (_SENDS,)),
+    **dict.fromkeys(("hold requests", "change tasks", "hang server", "crash broker", "lose reply"), (_SENDS,)),
 }
 _LATE = frozenset({"repeated", "speculation", "zombie", "clock", "hang", "crash", "network"})
 
@@ -90,7 +90,7 @@ class WritingSchedule(OperatedSchedule):
     KINDS = (
         *OperatedSchedule.KINDS,
         *("slow broker", "change options", "switch on", "change tasks", "batch write"),
-        *("rotate token", "crowd", "hold requests", "full broker"),
+        *("rotate token", "crowd", "hold requests", "full broker", "lose reply"),
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
         DataLossError: frozenset({"retention", "crash", "deleted"}),
@@ -503,12 +503,13 @@ class WritingSchedule(OperatedSchedule):
             hangs[server] = max(hangs.get(server, 0.0), now + pause)
             self.world.at(pause + 0.001, self._hang_again, server, pause, until)
 
-    def start_broker(self, broker_id: int) -> None:
-        super().start_broker(broker_id)
-        if not self.is_calm and self.world.decide("no reply after a start", 0.3):
-            self.world.tell(f"broker {broker_id}", "will not reply to one send")
-            self.trouble("hang")
-            self.tubemq.on("send_message", broker=broker_id, times=1).drop_reply()
+    def lose_reply(self, planned: Disturbance) -> None:
+        """A broker stores a message, and its connection ends before the answer, or it never answers."""
+        nth = 1 + planned.number % 3
+        self.world.tell("brokers", f"do not reply to send {nth} from now on")
+        self.trouble("hang")
+        call = self.tubemq.on("send_message", nth=nth, times=1)
+        call.drop_reply() if planned.strength < 0.3 else call.close_mid_frame()
 
     def full_broker(self, planned: Disturbance) -> None:
         """A broker refuses some sends, as one whose memory is full, and takes those behind them."""
