@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import selectors
-from collections import deque
+from bisect import bisect_right
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -36,6 +37,7 @@ class Weather:
     refused: float = 0.0  # a connect fails
     longest: float = 1.0  # seconds
     slow_start: float = 0.0  # a connect takes up to a second
+    late_after_hang: float = 0.0  # as `late`, for what came while the server hung
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Network:
     next_port: int = 20_000
     hangs: dict[str, float] = field(default_factory=dict)  # until when a server does nothing, by its name
     unreachable: dict[tuple[str, str], float] = field(default_factory=dict)  # until when, by host and server
+    handled: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # when, by server
 
     def hang_of(self, server: str, now: float) -> float:
         return max(0.0, self.hangs.get(server, 0.0) - now)
@@ -88,6 +91,8 @@ class Socket:
         self._sent = self._arrived = 0
         self._sent_at: deque[float] = deque()  # of the chunks that are not executed yet
         self.held_for = 0.0  # seconds between the send and the execution of the chunk that was executed last
+        self.late_for = 0.0  # seconds since the server did anything for others after its client had given up
+        self._closed_at = 0.0
         self._waiting: tuple[Actor, int] | None = None
         world.numbers["descriptor"] += 1
         self._number = 100 + world.numbers["descriptor"]
@@ -132,7 +137,7 @@ class Socket:
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = True
+            self._closed, self._closed_at = True, self._world.now
             self.process.sockets.pop(self, None)
             self._world.at(self._out.delay(), self._end_at_server)
 
@@ -173,8 +178,10 @@ class Socket:
             world.tell(self.name, "is cut before a request")
             self._transport.reset()
             return
-        late = world.decide(f"late {self._pair}", weather.late, lambda r: r.random() * weather.longest)
-        due = max(world.now + net.hang_of(self._server, world.now), self._queue_free_at) + (late or 0.0)
+        hang = net.hang_of(self._server, world.now)
+        chance = weather.late_after_hang if hang else weather.late
+        late = world.decide(f"late {self._pair}", chance, lambda r: r.random() * weather.longest)
+        due = max(world.now + hang, self._queue_free_at) + (late or 0.0)
         if late:
             world.tell(self.name, f"holds a request for {late:.2f} s")
         self._queue_free_at = due
@@ -189,7 +196,11 @@ class Socket:
             self._queue_free_at = max(self._queue_free_at, world.now + hang)
             world.at(hang, self._execute, chunk)
             return
-        self.held_for = world.now - self._sent_at.popleft()
+        sent_at, handled = self._sent_at.popleft(), net.handled[self._server]
+        self.held_for = world.now - sent_at
+        after = bisect_right(handled, max(sent_at, self._closed_at))
+        self.late_for = world.now - handled[after] if after < len(handled) else 0.0
+        handled.append(world.now)
         if not self._transport.closing:
             world.serving = self
             self._protocol.data_received(chunk)

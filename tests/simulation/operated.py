@@ -230,7 +230,7 @@ class OperatedSchedule(Schedule):
         weather = self.setting.weather
         if self.held_until > world.now:
             world.pass_time(self.held_until - world.now + Timings().max_poll_interval)
-        world.pass_time(1.0 + (2 * weather.longest if weather.late else 0.0))  # whatever is late arrives
+        world.pass_time(1.0 + 2 * weather.longest)  # whatever is late arrives
         world.pass_time(0.0 if self.query is None else self.query.interval)  # one more trigger passes
         self.is_finished = True
         self.last_told = -1 if self.query is None else self.query.told

@@ -557,14 +557,6 @@ WRITING = (
         ("stored_once",),
     ),
     Fault(
-        "look_up_begins_behind_the_record",
-        "a send whose outcome is unknown is looked for before it is sent again",
-        "client/producer/sender.py",
-        "answers[count - 1].appendOffset + INDEX_MSG_UNIT_SIZE",
-        "answers[count - 1].appendOffset + (1 << 20)",
-        ("stored_once",),
-    ),
-    Fault(
         "successors_do_not_wait",
         "the rows behind an unanswered one wait until no copy of it can arrive",
         PRODUCER,

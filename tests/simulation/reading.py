@@ -217,12 +217,8 @@ class ReadingSchedule(OperatedSchedule):
             and ("any more (411" not in str(error) or self.fencing.has_fenced(error))
         ):
             pass  # the attempt that fenced this one may have failed or been killed
-        elif (
-            "CLIENT_INCONSISTENT_TOPICSET" in str(error)
-            and "new topic" in self.came
-            and self.options.get(_TIMEOUT) == "5000"
-        ):
-            pass  # a killed run is a member for 30 s, with the topics that there were then
+        elif "CLIENT_INCONSISTENT_TOPICSET" in str(error) and self.options.get(_TIMEOUT) == "5000":
+            pass  # a consumer that was killed is a member for 30 s, with the topics that the query had then
         elif "CLIENT_INCONSISTENT_FILTERSET" in str(error) and "filters" in self.options and "stranger" in recent:
             pass  # a Java consumer of the group has no filters
         elif isinstance(error, FencedError) and "stranger" not in recent and self.options.get(_TIMEOUT) == "45000":

@@ -432,6 +432,7 @@ def make_weather(r: random.Random) -> Weather:
         refused=some(r, 0.2, 0.01, 0.2),
         slow_start=some(r, 0.2, 0.02, 0.3),
         longest=r.choice((0.3, 1.0, 3.0, 8.0)),
+        late_after_hang=r.choice((0.0, 0.5)),
     )
 
 

@@ -286,10 +286,8 @@ class WritingSchedule(OperatedSchedule):
             stored(broker_id, request, reply)
             partition = Partition(broker_id, request.topicName.strip(), request.partitionId)
             message: Message = truth.messages[partition.store][-1]
-            serving = self.world.serving
             if partition.topic in self.topics or partition.topic == DEAD:
-                process, held_for = (None, 0.0) if serving is None else (serving.process, serving.held_for)
-                self.guarded(self.writing.stored, message, process, held_for)
+                self.guarded(self.writing.stored, message, self.world.serving)
 
         truth.stored = watched
 

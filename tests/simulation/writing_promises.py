@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
 
+from tests.simulation.network import Socket
 from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.servers import DELETED, RETENTION, Message
 from tests.simulation.world import Process
@@ -94,11 +95,12 @@ class Attempt:
 
 @dataclass
 class Copy:
-    """A message that has a row. `held_for` is the time between its send and its storing."""
+    """A message that has a row. `held_for` and `late_for` are those of the connection."""
 
     message: Message
     attempt: Attempt | None
     held_for: float
+    late_for: float
     index: int = 0  # in a pack
 
     def __str__(self) -> str:
@@ -200,9 +202,10 @@ class Writing:
         same.append(attempt)
         self._of_process[attempt.process].append(attempt)
 
-    def stored(self, message: Message, process: Process | None, held_for: float) -> None:
-        """A broker has stored a message that `process` has sent; None for a foreign producer."""
-        partition = message.partition
+    def stored(self, message: Message, socket: Socket | None) -> None:
+        """A broker has stored a message that has come over this connection; None for a foreign producer."""
+        partition, process = message.partition, None if socket is None else socket.process
+        times = (0.0, 0.0) if socket is None else (socket.held_for, socket.late_for)
         if partition.topic == self.schedule.dead_topic:
             self.dead_letters.append(message)
             return
@@ -214,7 +217,7 @@ class Writing:
                     continue
                 raise BrokenError("nothing_invented", f"{message} was sent by nobody; {process} has brought it")
             attempt = self._attempt_of(process, entry)
-            copy = Copy(message, attempt, held_for, index)
+            copy = Copy(message, attempt, *times, index)
             entry.copies.append(copy)
             self._first_write.setdefault(partition, message.at)
             self._check_message(entry, copy, attributes)
@@ -326,7 +329,7 @@ class Writing:
         if before and all(self._is_far_back(c.message, again) for c in live if c.attempt in before):
             return "switched on"
         # "for a broker that handles a send more than 10 s after it answered another request"
-        if any(copy.held_for > LONGEST_SEND for copy in live):
+        if any(copy.late_for > LONGEST_SEND for copy in live):
             return "late broker"
         # "for an executor whose sends still arrive more than 3 s after Spark gave it up": another run has begun since
         for copy in live:
@@ -366,6 +369,9 @@ class Writing:
                 continue
             # "no partition of the topic held 16 messages when the batch began, or …"
             if not plan.could_mark:
+                return True
+            # "… or retention has removed more than half of them"
+            if any(loss.how == RETENTION and loss.at >= plan.at for loss in self.schedule.truth.losses):
                 return True
             # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
             if not plan.option_topic and not self._has_written_before(attempt.run, attempt.origin):
