@@ -74,8 +74,13 @@ def test_group_stays_with_commit_offsets_false(start: Start, begin: int) -> None
         fill(tubemq, "t", 5)
         run.next()
         run.latest()
+        assert stands(tubemq) == begin * UNIT
+        tubemq.move_group(GROUP, "t", 1, 0, 3 * UNIT)
+        fill(tubemq, "t", 5)
+        run.next()
+        run.latest()
     assert bodies(stream.rows) == stored(tubemq, "t")
-    assert stands(tubemq) == begin * UNIT
+    assert stands(tubemq) == 3 * UNIT  # where another client put it
 
 
 # Others in the group

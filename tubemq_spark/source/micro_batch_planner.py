@@ -394,7 +394,10 @@ class MicroBatchPlanner:
             if self._claims is not None:
                 self._claims.release()
             claim = first_claim(query, self._options.client.clock.time())
-            self._claims = GroupClaims(self._session, claim, self._options.claim_timeout)
+            options = self._options
+            self._claims = GroupClaims(
+                self._session, claim, options.claim_timeout, keeps_position=options.commit_offsets
+            )
         return self._claims
 
 

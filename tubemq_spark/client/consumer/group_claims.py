@@ -58,14 +58,18 @@ class _PartitionClaim:
 class GroupClaims:
     """Claims on partitions of a session's group. One thread uses it; heartbeats run in another."""
 
-    def __init__(self, session: ConsumerSession, claim: ClaimId, claim_timeout: float) -> None:
-        """`claim_timeout` is how many seconds to wait for a partition that another consumer holds."""
+    def __init__(
+        self, session: ConsumerSession, claim: ClaimId, claim_timeout: float, *, keeps_position: bool = True
+    ) -> None:
+        """`claim_timeout` is how many seconds to wait for a partition that another consumer holds. `keeps_position`:
+        the group is moved back if another client moves it."""
         self.claim = claim
         self._client_id = str(claim)
         self._session = session
         session.held = self.held
         self._settings = session.settings
         self._claim_timeout = claim_timeout
+        self._keeps_position = keeps_position
         self._claims: dict[Partition, _PartitionClaim] = {}
         self._lock = system.Lock()  # of the dictionary, which the heartbeat thread iterates over
         self._claiming = system.Lock()  # one thread claims at a time
@@ -197,7 +201,7 @@ class GroupClaims:
 
         Partitions of one store have one end, so the driver asks one of them, another one each time; heartbeats watch
         the others. After an unexpected answer, and once a minute, it asks all. It claims partitions again that the
-        broker forgot, and moves a group back that another client moved."""
+        broker forgot, and moves a group back that another client moved, if the claims keep its position."""
         with self._claiming:
             lost = self._refresh(older_than)
         self._take(lost, ReadStatus.NORMAL)
@@ -219,8 +223,12 @@ class GroupClaims:
         for partition in held:
             claim = self._claims[partition]
             if claim.is_held and now - claim.claimed_at > _CLAIM_AGAIN_AFTER:
-                lost[partition] = claim.position.group
+                lost[partition] = self._wanted_position(claim)
         return lost
+
+    def _wanted_position(self, claim: _PartitionClaim) -> int | None:
+        """Return where the group must be when the partition is claimed again, None for where it is."""
+        return claim.position.group if self._keeps_position else None
 
     def _partitions_to_check(self, held: Sequence[Partition], now: float) -> Set[Partition]:
         """Return one partition of each store, and the suspects; at times all."""
@@ -252,7 +260,8 @@ class GroupClaims:
                 if reply.errCode != ErrCode.SUCCESS:
                     raise TransportError(f"{partition}: the broker forgot the claim ({reply.errCode} {reply.errMsg})")
                 check_positions(request.what, reply.currOffset, reply.maxOffset)
-                if reply.currOffset == claim.position.group:
+                if reply.currOffset == claim.position.group or not self._keeps_position:
+                    claim.position = GroupPosition(reply.currOffset, reply.maxOffset)
                     ends[partition.store] = reply.maxOffset
                     continue
                 _log.warning(
@@ -264,7 +273,7 @@ class GroupClaims:
                 _log.info("%s", error)
                 claim.is_held = False
                 self.losses += 1
-            lost[partition] = claim.position.group
+            lost[partition] = self._wanted_position(claim)
         return ends, lost
 
     # Ending
@@ -294,7 +303,7 @@ class GroupClaims:
         if not forgotten or not self._claiming.acquire(blocking=False):
             return  # the driver's thread is claiming
         try:
-            lost = {p: self._claims[p].position.group for p in forgotten if self.holds(p)}
+            lost = {p: self._wanted_position(self._claims[p]) for p in forgotten if self.holds(p)}
             for partition in lost:
                 self._claims[partition].is_held = False
                 self.losses += 1
