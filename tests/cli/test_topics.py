@@ -51,7 +51,7 @@ def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield started
 
 
-def test_a_topic_can_be_created_used_and_deleted(
+def test_a_topic_can_be_created_used_changed_and_deleted(
     own_cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch, terminal: Terminal
 ) -> None:
     for name, value in variables_of(own_cluster).items():
@@ -59,6 +59,14 @@ def test_a_topic_can_be_created_used_and_deleted(
     done = run("topics", "create", "made", "--partitions", "2", "--retention", "delete,90m", "--json")
     assert (done.returncode, done.json, done.stderr) == (0, [{"topic": "made", "brokers": [1], "partitions": 2}], "")
     assert run("topics", "describe", "made", "--json").json[0]["retention"] == "delete,90m"
+    changed = run("topics", "alter", "made", "--partitions", "3", "--stores", "2", "--retention", "delete,2h")
+    assert (changed.returncode, changed.stdout, changed.stderr) == (0, "changed topic made on broker 1\n", "")
+    (described,) = run("topics", "describe", "made", "--json").json
+    assert (described["partitions"], described["stores"], described["retention"]) == (3, 2, "delete,2h")
+    for number in ("--partitions", "--stores"):
+        fewer = run("topics", "alter", "made", number, "1")
+        assert (fewer.returncode, fewer.stdout) == (2, "")
+        assert "topic made has 2 stores of 3 partitions on broker 1; expected at least" in fewer.stderr
     again = run("topics", "create", "made")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("tubemq-spark: topic made exists already")
@@ -120,6 +128,9 @@ def test_a_token_comes_from_a_file_or_is_asked_for(
         (["create", "made_x", "--retention", "delete,0s"], "--retention is 'delete,0s'"),
         (["create", "made_x", "--retention", "delete,169h"], "at most 168h"),
         (["create", "made_x", "--retention", "delete,3d"], "s, m or h"),
+        (["alter", "no_such_topic", "--partitions", "4"], "no_such_topic"),
+        (["alter", "no_such_topic"], "--partitions, --stores or --retention"),
+        (["alter", "no_such_topic", "--retention", "72h"], "--retention is '72h'"),
         (["describe", "no_such_topic"], "no_such_topic"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tubemq-spark topics`: list, describe, create and delete topics, through the master's HTTP API.
+"""`tubemq-spark topics`: list, describe, create, alter and delete topics, through the master's HTTP API.
 
 A change is configuration at first. `admin_reload_broker_configure` sends it to the brokers, which apply it within
 seconds (wire: WebAdminTopicDeployHandler, WebBrokerConfHandler).
@@ -27,7 +27,9 @@ _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics. Uses the master's HTTP API.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, describe, create, alter and delete topics. Uses the master's HTTP API."
+)
 
 Wait = Annotated[
     float, typer.Option("--wait", min=0, help="Seconds to wait until the brokers have applied the change.")
@@ -96,6 +98,30 @@ def configure_topic(
         **policy,
     )
     check_rows(answer, f"creating topic {name}")
+    _reload(admin, chosen)
+    return chosen
+
+
+def change_topic(
+    admin: AdminApi, name: str, partitions: int | None, stores: int | None, retention: str | None
+) -> list[int]:
+    """Change what is not None on all brokers of the topic, and send it to them. Return the ids of the brokers."""
+    if retention is not None:
+        _check_retention(retention)
+    given = {"numPartitions": partitions, "numTopicStores": stores, "deletePolicy": retention}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise ConfigError("there is nothing to change: give --partitions, --stores or --retention")
+    found = existing(admin, name)
+    for one in found:
+        if (partitions or one.partitions) < one.partitions or (stores or one.stores) < one.stores:
+            raise ConfigError(
+                f"topic {name} has {one.stores} stores of {one.partitions} partitions on broker {one.broker_id}; "
+                "expected at least these numbers, because messages of a removed partition could not be read"
+            )
+    chosen = [one.broker_id for one in found]
+    answer = admin.change("admin_modify_topic_info", brokerId=joined(chosen), topicName=name, **changes)
+    check_rows(answer, f"changing topic {name}")
     _reload(admin, chosen)
     return chosen
 
@@ -217,6 +243,36 @@ def create_topic(
         print_json({"topic": topic, "brokers": brokers, "partitions": partitions * stores * len(brokers)})
     else:
         print_line(f"created topic {topic} with {partitions * stores} partitions on each broker: {joined(brokers)}")
+
+
+@app.command("alter")
+@connected(token=True)
+def alter_topic(
+    connection: Connection,
+    topic: Topic,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="Partitions in each store.", show_default="unchanged"),
+    ] = None,
+    stores: Annotated[
+        int | None, typer.Option("--stores", min=1, help="Stores on each broker.", show_default="unchanged")
+    ] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option("--retention", metavar="POLICY", help="When messages are deleted, for example delete,168h.",
+                     show_default="unchanged"),
+    ] = None,
+    wait: Wait = 120.0,
+) -> None:  # fmt: skip
+    """Give a topic more partitions or stores, or another retention, on all its brokers; wait until they have it.
+
+    Queries and producers that use the topic go on. Running queries of Spark read new partitions from their beginning.
+    While a broker applies the change, it refuses messages for some seconds; producers send them again.
+    """
+    admin = connection.admin
+    brokers = change_topic(admin, topic, partitions, stores, retention)
+    _wait(wait, f"the change of topic {topic}", brokers, lambda: is_ready(admin, topic))
+    print_line(f"changed topic {topic} on broker {joined(brokers)}")
 
 
 @app.command("delete")

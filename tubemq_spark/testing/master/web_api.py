@@ -141,6 +141,9 @@ class MasterWebApi:
             record = _existing(name, broker_id, record)
             layout = replace(
                 record.layout,
+                partitions=_count(params, "numPartitions", record.layout.partitions),
+                stores=_count(params, "numTopicStores", record.layout.stores),
+                delete_policy=params.get("deletePolicy", record.layout.delete_policy),
                 accept_publish=params.get("acceptPublish", str(record.layout.accept_publish)).lower() == "true",
                 accept_subscribe=params.get("acceptSubscribe", str(record.layout.accept_subscribe)).lower() == "true",
             )
@@ -242,8 +245,8 @@ def _closed(name: str, broker_id: int, record: TopicChange | None, *, status: in
     return replace(record, status=status)
 
 
-def _count(params: Params, name: str) -> int:
-    text = params.get(name, "1")
+def _count(params: Params, name: str, default: int = 1) -> int:
+    text = params.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
         raise WebError(f"The parameter {name} must be a number of at least 1!")
     return int(text)
