@@ -49,7 +49,7 @@ CONTRACT_OF_THE_SOURCE = """
 CONTRACT_OF_THE_SINK = """
     topic tubemq.producer.maxInFlight tubemq.producer.maxInFlightBytes failedRows deadLetterTopic stampRows
     effectivelyOnce effectivelyOnceGroup effectivelyOnceMaxOffsets effectivelyOnceUncertain receipts messageFormat
-    inlongPackRows inlongPackBytes inlongPackMs inlongPackCompression compression
+    inlongPackRows inlongPackBytes inlongPackMs inlongPackFormat inlongPackCompression compression
 """
 COLUMNS_OF_THE_SINK = """
     value topic attributes msg_type msg_time key broker_id partition inlong_group inlong_stream inlong_time

@@ -28,8 +28,8 @@ SOURCE_ONLY = (
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
     "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
-    "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "inlongPackCompression",
-    "compression",
+    "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "inlongPackFormat",
+    "inlongPackCompression", "compression",
 )  # fmt: skip
 _CONNECTION = (
     "tubemq.master", "tubemq.user", "tubemq.password", "tubemq.passwordFile", "tubemq.rpc.timeoutMs",
@@ -217,7 +217,8 @@ def sink_options(
     inlong_pack_rows: int | None = None,
     inlong_pack_bytes: int | None = None,
     inlong_pack_ms: int | None = None,
-    inlong_pack_compression: Literal["none", "snappy"] | None = None,
+    inlong_pack_format: Literal["inlongmsg", "protobuf"] | None = None,
+    inlong_pack_compression: Literal["none", "gzip", "snappy"] | None = None,
     compression: Literal["none", "gzip", "zstd", "snappy", "lz4"] | None = None,
 ) -> dict[str, str]:
     """Return the given options of a write or a streaming write: texts, by their names in docs/options.md.
@@ -277,8 +278,10 @@ def sink_options(
             than the topic allows. Default: 100000
         inlong_pack_ms: for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets
             its next rows. Default: 1000
-        inlong_pack_compression: for `messageFormat=inlongmsg`: how the bodies in a pack are compressed; InLong's own
-            readers read both. Default: none
+        inlong_pack_format: for `messageFormat=inlongmsg`: the format of the packs: InLongMsg (V0), or the protobuf of
+            DataProxy's `MessageObjs` (V1), which the source reads with `messageFormat=inlong`. Default: inlongmsg
+        inlong_pack_compression: for `messageFormat=inlongmsg`: how the bodies in a pack are compressed, or the whole
+            pack in protobuf; InLong's own readers read both; gzip is for protobuf only. Default: none
         compression: how each body is compressed; the source decompresses it, other readers see the attribute
             `spark_compression` and a gzip member, a zstd frame, a raw snappy block or an lz4 frame. Default: none
     """

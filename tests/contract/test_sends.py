@@ -94,10 +94,15 @@ def test_all_formats_of_inlong_are_read_from_one_topic(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("keys", [1, 2])
 @pytest.mark.parametrize(
-    ("codec", "inside"), [*((codec, "none") for codec in CODECS), ("none", "snappy"), ("snappy", "snappy")]
+    ("form", "codec", "inside"),
+    [
+        *(("inlongmsg", codec, "none") for codec in CODECS),
+        *(("inlongmsg", codec, "snappy") for codec in ("none", "snappy")),
+        *(("protobuf", "none", inside) for inside in ("none", "gzip", "snappy")),
+    ],
 )
 def test_packs_that_do_not_compress_are_stored(
-    cluster: Cluster, rng: random.Random, codec: str, inside: str, keys: int
+    cluster: Cluster, rng: random.Random, form: str, codec: str, inside: str, keys: int
 ) -> None:
     """Their compression makes them longer, also those that are nearly as long as the topic allows."""
     topic, limit = cluster.new_topic("stores"), 1 << 20
@@ -113,10 +118,11 @@ def test_packs_that_do_not_compress_are_stored(
         "messageFormat": "inlongmsg",
         "inlongPackRows": 1000,
         "inlongPackBytes": 10 * limit,
+        "inlongPackFormat": form,
         "inlongPackCompression": inside,
         "compression": codec,
     }
     written = save(cluster, rows, topic, failedRows="drop", **packs)
-    found = [row["value"] for row in read_back(cluster, topic, messageFormat="inlongmsg")]
+    found = [row["value"] for row in read_back(cluster, topic, messageFormat="inlong")]
     assert sorted(found) == sorted(value for value in values for _ in range(keys))
     assert sum(written.rows.values()) < 12 * keys

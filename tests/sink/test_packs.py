@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timezone
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,13 +21,15 @@ from tests.real.topics import TopicSpec
 from tests.sending import connect, settings
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.message import decode_attributes
 from tubemq_spark.sink.options import PackLimits, SinkOptions
 from tubemq_spark.sink.packs import Packs
 from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder
 from tubemq_spark.sink.schema import Cells
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan
-from tubemq_spark.source.inlong import unpack
+from tubemq_spark.source.inlong import Head, unpack
+from tubemq_spark.source.inlong_formats import open_message
 from tubemq_spark.testing import ServerConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
@@ -37,7 +40,9 @@ LIMIT = 1000  # bytes of a message
 class Sent:
     """A producer that keeps what it should send: the messages' bodies, by row number of their first rows."""
 
+    encoder: RowEncoder = field(default_factory=lambda: RowEncoder("demo", BodyCodec("inlongmsg"), stamped=False))
     messages: dict[int, bytes] = field(default_factory=dict)
+    attributes: list[bytes] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     clock: ManualClock = field(default_factory=ManualClock)
 
@@ -50,25 +55,37 @@ class Sent:
         if len(body) > self.limit(topic):
             raise ConfigError("it is too long")
         self.messages[others[-1]] = body
+        self.attributes.append(others[0])
         self.keys.append(key)
 
     def add(self, packs: Packs, rows: Sequence[Cells], first: int = 0) -> None:
         """Add rows as a task does, which sends those alone that are in no pack."""
         for number, cells in enumerate(rows, first):
-            encoded = ENCODER.encode(cells)
+            encoded = self.encoder.encode(cells)
             if not packs.add(number, encoded, cells, [cells.value or b""]):
-                self.send(encoded.topic, encoded.body, number, key=encoded.key)
+                attributes = encoded.attributes + encoded.of_pack
+                self.send(encoded.topic, encoded.body, attributes, number, key=encoded.key)
 
     def packs(self, rows: int = 100, size: int = 10_000, wait: float = 1.0) -> Packs:
-        return Packs(ENCODER, PackLimits(rows, size, wait), self.clock, self)  # type: ignore[arg-type]
+        return Packs(self.encoder, PackLimits(rows, size, wait), self.clock, self)  # type: ignore[arg-type]
 
     @property
     def values(self) -> list[list[bytes]]:
         """The rows' values in each message."""
-        return [[body for _, part in unpack(pack) for body in part.to_pylist()] for pack in self.messages.values()]
+        return [[body for _, part in pack for body in part.to_pylist()] for pack in self.opened()]
+
+    def opened(self) -> list[list[tuple[Head, pa.BinaryArray]]]:
+        """The messages as `messageFormat=inlong` reads them."""
+        pairs = zip(self.messages.values(), self.attributes, strict=True)
+        return [
+            list(open_message(pack, decode_attributes(attributes).own or {}, timezone.utc, 1 << 20, 0))
+            for pack, attributes in pairs
+        ]
 
 
 ENCODER = RowEncoder("demo", BodyCodec("inlongmsg"), stamped=False)
+PROTOBUF = RowEncoder("demo", BodyCodec("inlongmsg", pack_format="protobuf"), stamped=False)
+FORMATS = pytest.mark.parametrize("encoder", [ENCODER, PROTOBUF], ids=["inlongmsg", "protobuf"])
 
 
 def row(value: bytes, **others: Any) -> Cells:
@@ -76,8 +93,8 @@ def row(value: bytes, **others: Any) -> Cells:
     return Cells(value, **cells)
 
 
-def send(given_rows: Sequence[Cells], **limits: Any) -> Sent:
-    sent = Sent()
+def send(given_rows: Sequence[Cells], encoder: RowEncoder = ENCODER, **limits: Any) -> Sent:
+    sent = Sent(encoder)
     packs = sent.packs(**limits)
     sent.add(packs, given_rows)
     packs.send_all()
@@ -102,14 +119,17 @@ def test_a_pack_has_at_most_so_many_rows() -> None:
     assert (head.attributes["cnt"], head.group, head.stream) == ("2", "g_one", "s_one")
 
 
+@FORMATS
 @pytest.mark.parametrize("size", [200, 500, 5000])
-def test_a_pack_has_at_most_so_many_bytes(size: int) -> None:
-    sent = send([row(b"x" * 50) for _ in range(40)], size=size)
+def test_a_pack_has_at_most_so_many_bytes(size: int, encoder: RowEncoder) -> None:
+    sent = send([row(b"x" * 50) for _ in range(40)], encoder, size=size)
     assert sum(map(len, sent.values)) == 40
-    most = min(size, LIMIT)
-    assert all(most - 170 < len(pack) <= most for pack in [*sent.messages.values()][:-1])
+    most, each = min(size, LIMIT), 54 if encoder is ENCODER else 220
+    assert all(len(pack) <= max(most, each) for pack in sent.messages.values())
+    assert all(most - 120 - each < len(pack) for pack in [*sent.messages.values()][:-1])
 
 
+@FORMATS
 @pytest.mark.parametrize(
     "other",
     [
@@ -121,8 +141,8 @@ def test_a_pack_has_at_most_so_many_bytes(size: int) -> None:
     ],
     ids=str,
 )
-def test_rows_that_differ_have_other_packs(other: dict[str, Any]) -> None:
-    sent = send([row(b"a"), row(b"b", **other), row(b"c"), row(b"d", **other)])
+def test_rows_that_differ_have_other_packs(other: dict[str, Any], encoder: RowEncoder) -> None:
+    sent = send([row(b"a"), row(b"b", **other), row(b"c"), row(b"d", **other)], encoder)
     assert sent.values == [[b"a", b"c"], [b"b", b"d"]]
 
 
@@ -137,6 +157,16 @@ def test_attributes_that_come_again_begin_a_new_pack() -> None:
     """InLong's readers would move the row to the first of the two groups."""
     sent = send([row(b"a", inlong_time=1), row(b"b", inlong_time=2), row(b"c", inlong_time=1)])
     assert sent.values == [[b"a", b"b"], [b"c"]]
+
+
+def test_rows_of_protobuf_share_a_pack_whatever_their_attributes() -> None:
+    """Each has its own. One without a time is sent with the present time."""
+    times = [0, 2, 0, None, 2]
+    sent = send([row(b"%d" % n, inlong_time=time) for n, time in enumerate(times)], PROTOBUF)
+    first, second = sent.opened()
+    assert [head.time for head, _ in first] == [0, 2000, 0, 2000]
+    assert [head.time is not None and head.time > 10**15 for head, _ in second] == [True]
+    assert [b"msgCount=4" in one for one in sent.attributes] == [True, False]
 
 
 def test_rows_with_a_target_have_packs_of_their_own() -> None:
@@ -178,6 +208,7 @@ def test_a_task_fills_a_bounded_number_of_packs() -> None:
     assert sorted(sent.values) == sorted([b"%d" % n] for n in range(300))
 
 
+@FORMATS
 @given(
     st.lists(
         st.tuples(
@@ -191,13 +222,13 @@ def test_a_task_fills_a_bounded_number_of_packs() -> None:
     st.integers(1, 9),
 )
 def test_no_row_is_lost_and_rows_of_a_key_keep_their_order(
-    rows: list[tuple[bytes | None, str, int | None, int]], most: int
+    encoder: RowEncoder, rows: list[tuple[bytes | None, str, int | None, int]], most: int
 ) -> None:
     made = [
         row(b"%06d" % n + b"x" * size, key=key, inlong_stream=stream, inlong_time=moment)
         for n, (key, stream, moment, size) in enumerate(rows)
     ]
-    sent = Sent()
+    sent = Sent(encoder)
     packs = sent.packs(rows=most, size=700)
     sent.add(packs, made)
     packs.send_all()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,11 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.inlong_packs import message_obj, message_objs
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
+from tubemq_spark.protocol.message import decode_attributes
+from tubemq_spark.sink.row_encoder import BodyCodec, PackGroup, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch
 from tubemq_spark.source.inlong import Head, unpack
+from tubemq_spark.source.inlong_formats import open_message
 
 NONE = Cells(*[None] * len(Cells._fields))
 # These never change: another attempt of a task, by another Python, must find the rows of the earlier one.
@@ -203,4 +207,76 @@ def test_the_type_of_a_pack_is_its_stream() -> None:
     assert BodyCodec().msg_type(Cells(b"", msg_type="t")) == "t"
 
 
-# Both ways
+# Packs of protobuf
+
+
+def protobuf(inside: str = "none") -> BodyCodec:
+    return BodyCodec("inlongmsg", inside=inside, pack_format="protobuf")
+
+
+def opened(codec: BodyCodec, cells: Cells) -> tuple[Head, bytes]:
+    value = cells.value or b""
+    own = decode_attributes(codec.attributes([PackGroup(cells, [value])])).own or {}
+    ((head, (body,)),) = open_message(codec.encode(value, cells), own, timezone.utc, 1 << 20, 0)
+    return head, body.as_py()
+
+
+@pytest.mark.parametrize(("codec", "number"), [("none", "0"), ("gzip", "1"), ("snappy", "2")])
+def test_a_pack_is_what_dataproxy_makes_of_the_same_events(
+    codec: str, number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubemq_spark.client.system.host_address", lambda: "10.0.0.9")
+    form = protobuf(codec)
+    ids = [("inlongGroupId", "g_one"), ("inlongStreamId", "s_one"), ("msgTime", f"{MOMENT}")]
+    behind = [("sourceIp", "10.0.0.9"), ("sourceTime", f"{MOMENT}")]
+    own = ROW._replace(inlong_attributes={"NodeIP": "1", "cnt": "9", "inlongGroupId": "x", "sourceIp": "10.0.0.1"})
+    groups = [PackGroup(ROW, [b"first", b""]), PackGroup(own, [b"third"])]
+    body = form.pack(groups)
+    with_own = [*ids, ("sourceIp", "10.0.0.1"), behind[1], ("NodeIP", "1")]
+    assert (body if codec == "none" else decompress(codec, body)) == message_objs(
+        [
+            *(message_obj(MOMENT, value, ids + behind, b"10.0.0.9") for value in (b"first", b"")),
+            message_obj(MOMENT, b"third", with_own, b"10.0.0.1"),
+        ]
+    )
+    found = dict(decode_attributes(form.attributes(groups)).own or {})
+    assert abs(int(found.pop("packTime")) / 1000 - time.time()) < 100
+    assert found == {
+        "msgEnType": "1",
+        "version": "1",
+        "inlongGroupId": "g_one",
+        "inlongStreamId": "s_one",
+        "proxyName": "10.0.0.9",
+        "msgCount": "3",
+        "srcLength": "10",
+        "compressType": number,
+    }
+
+
+any_keys = st.text(min_size=1).filter(lambda key: key not in {"t", "dt", "cnt", "bid", "tid"})
+
+
+@given(st.binary(max_size=40), times, st.dictionaries(any_keys, st.text(), max_size=4), INSIDE)
+def test_random_protobuf_is_decoded_as_it_was(body: bytes, moment: int, own: dict[str, str], inside: str) -> None:
+    """Its attributes may have any characters."""
+    cells = ROW._replace(value=body, inlong_time=moment, inlong_attributes=own)
+    head, found = opened(protobuf(inside), cells)
+    assert (found, head.group, head.stream, head.time) == (body, "g_one", "s_one", moment * 1000)
+    kept = {"inlongGroupId": "g_one", "inlongStreamId": "s_one", "msgTime": f"{moment}"}
+    assert {**head.attributes} == {**head.attributes, **own, **kept}
+
+
+def test_ids_of_protobuf_are_attributes_of_the_message() -> None:
+    """So they cannot have TubeMQ's separators, either."""
+    encoder = RowEncoder("demo", protobuf(), stamped=False)
+    comma: Any
+    for column, comma in (("inlong_group", {"inlong_group": "a,b"}), ("inlong_stream", {"inlong_stream": "a,b"})):
+        with pytest.raises(BadRowError, match=rf"^column '{column}': the name 'a,b' contains '&' or '=' or ','"):
+            encoder.encode(ROW._replace(**comma, msg_type="t"))
+
+
+@pytest.mark.parametrize("form", [PACKS, protobuf()], ids=lambda form: form.pack_format)
+def test_attributes_of_a_pack_that_was_read_do_not_describe_the_new_one(form: BodyCodec) -> None:
+    stale = {"version": "1", "msgEnType": "V1", "compressType": "INLONG_GZ", "srcLength": "9", "own": "kept"}
+    encoded = RowEncoder("demo", form, stamped=False).encode(ROW._replace(attributes=stale, msg_time="202611222031"))
+    assert encoded.attributes == b"$msgType$=s_one,$msgTime$=202611222031,own=kept"

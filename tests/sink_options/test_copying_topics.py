@@ -178,6 +178,23 @@ def test_packs_are_copied(cluster: Cluster, demo: str, corrupt: str) -> None:
     )
 
 
+@pytest.mark.sink_option("messageFormat", "inlongPackFormat")
+@pytest.mark.parametrize(("first", "second"), [("protobuf", "inlongmsg"), ("inlongmsg", "protobuf")])
+def test_packs_are_copied_to_the_other_format(cluster: Cluster, demo: str, first: str, second: str) -> None:
+    """What said how to open those that were read does not say it of the new ones."""
+    copy = cluster.new_topic("one")
+    packs = {**PACKS, "inlongPackCompression": "snappy"}
+    save(cluster, [{"value": b"%d" % n, **PACK} for n in range(5)], demo, inlongPackFormat=first, **packs)
+    rows = rows_of(cluster, demo, messageFormat="inlong")
+    save(cluster, rows, copy, kinds=AS_READ, inlongPackFormat=second, **packs)
+    copied = rows_of(cluster, copy, messageFormat="inlong")
+    names = ("value", "inlong_group", "inlong_stream", "inlong_time", "msg_type", "msg_time")
+    assert sorted(repr([row[name] for name in names]) for row in copied) == sorted(
+        repr([row[name] for name in names]) for row in rows
+    )
+    assert {row["inlong_attributes"]["a"] for row in copied} == {"1"}
+
+
 @pytest.mark.sink_option("messageFormat")
 @pytest.mark.column("corrupt")
 def test_a_corrupt_pack_is_not_written(cluster: Cluster, demo: str) -> None:

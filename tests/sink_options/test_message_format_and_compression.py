@@ -10,7 +10,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.stored import stored_in
-from tests.without_spark.sink import MINUTE, Writing, batches, own, read_back, save, schema
+from tests.without_spark.sink import MINUTE, Task, Writing, batches, own, read_back, save, schema
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.task_writer import write_batches
@@ -122,6 +122,53 @@ def test_raw_values_are_not_packed(cluster: Cluster, topic: str) -> None:
     assert [message.body for message in stored_in(cluster, topic)] == [b"a"]
 
 
+V1: dict[str, Any] = {"messageFormat": "inlongmsg", "inlongPackFormat": "protobuf"}
+
+
+@pytest.mark.sink_option("inlongPackFormat", "inlongPackCompression", "inlongPackRows", "compression")
+@pytest.mark.column("inlong_group", "inlong_stream", "inlong_time", "inlong_attributes")
+@pytest.mark.parametrize("rows_of_a_pack", [1, 100])
+@pytest.mark.parametrize(
+    ("inside", "codec"), [("none", "none"), ("gzip", "none"), ("snappy", "none"), ("snappy", "zstd")]
+)
+def test_protobuf_is_read_as_rows(cluster: Cluster, topic: str, inside: str, codec: str, rows_of_a_pack: int) -> None:
+    rows = [{"value": b"%d" % n, "attributes": {"own": "x"}, **pack} for n, pack in enumerate([*PACKED, PACKED[0]])]
+    given: dict[str, Any] = {
+        "inlongPackCompression": inside,
+        "compression": codec,
+        "inlongPackRows": rows_of_a_pack,
+    }
+    save(cluster, rows, topic, **V1, **given)
+    stored = stored_in(cluster, topic)
+    assert {own(message)["compressType"] for message in stored} == {{"none": "0", "gzip": "1", "snappy": "2"}[inside]}
+    assert sum(int(own(message)["msgCount"]) for message in stored) == 4
+    assert len(stored) == (4 if rows_of_a_pack == 1 else 3)
+    back = {row["value"]: row for row in read_back(cluster, topic, messageFormat="inlong")}
+    assert len(back) == 4
+    for row in rows:
+        found = back[row["value"]]
+        assert (found["inlong_group"], found["inlong_stream"]) == (row["inlong_group"], row["inlong_stream"])
+        assert (found["inlong_time"], found["msg_type"]) == (MOMENT, row["inlong_stream"])
+        params, attributes = dict(found["inlong_attributes"]), dict(found["attributes"])
+        assert params == {**params, "inlongStreamId": row["inlong_stream"], **(row["inlong_attributes"] or {})}
+        assert attributes == {**attributes, "own": "x", "version": "1", "inlongGroupId": row["inlong_group"]}
+
+
+@pytest.mark.sink_option("inlongPackFormat", "effectivelyOnce")
+def test_stamped_rows_in_protobuf(cluster: Cluster, topic: str) -> None:
+    rows = [{"value": b"%d" % n, **PACKED[0]} for n in range(3)]
+    task = Task()
+    writing = Writing(
+        cluster, schema(rows), topic, streaming=True, effectivelyOnce=True, checkpointLocation=task.query, **V1
+    )
+    writing.write(rows, task)
+    assert writing.write(rows, task.restarted()).already_stored == 3
+    back = read_back(cluster, topic, messageFormat="inlong")
+    assert sorted((row["value"], dict(row["attributes"])["spark_row"][-1]) for row in back) == [
+        (b"%d" % n, f"{n}") for n in range(3)
+    ]
+
+
 def packs_of(cluster: Cluster, topic: str) -> list[list[bytes]]:
     """Return the values of the rows in each message."""
     return [[body for _, part in unpack(pack.body) for body in part.to_pylist()] for pack in stored_in(cluster, topic)]
@@ -175,10 +222,12 @@ def test_packs_do_not_wait_for_long(cluster: Cluster, topic: str, wait: int, pac
 
 
 @pytest.mark.sink_option("compression")
+@pytest.mark.parametrize("pack_format", ["inlongmsg", "protobuf"])
 @pytest.mark.parametrize(("option", "codec"), [("compression", "gzip"), ("inlongPackCompression", "snappy")])
 def test_compressed_packs_are_warned_of(
-    cluster: Cluster, topic: str, option: str, codec: str, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, topic: str, option: str, codec: str, pack_format: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows: list[dict[str, Any]] = [{"value": b"a", "inlong_group": "g", "inlong_stream": "s"}]
-    save(cluster, rows, topic, messageFormat="inlongmsg", **{option: codec})  # type: ignore[arg-type]
+    given: dict[str, Any] = {option: codec, "inlongPackFormat": pack_format}
+    save(cluster, rows, topic, messageFormat="inlongmsg", **given)
     assert ("[compressed-packs]" in caplog.text) == (option == "compression")

@@ -126,10 +126,20 @@ INLONG_PACK_MS = Option(
     "for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets its next rows",
     1000,
 )
+PROTOBUF = "protobuf"
+INLONG_PACK_FORMAT = choice(
+    "inlongPackFormat",
+    ("inlongmsg", PROTOBUF),
+    "for `messageFormat=inlongmsg`: the format of the packs: InLongMsg (V0), or the protobuf of DataProxy's "
+    "`MessageObjs` (V1), which the source reads with `messageFormat=inlong`",
+    "inlongmsg",
+)
+PACK_CODECS = ("none", "gzip", "snappy")  # by DataProxy's number
 INLONG_PACK_COMPRESSION = choice(
     "inlongPackCompression",
-    ("none", "snappy"),
-    "for `messageFormat=inlongmsg`: how the bodies in a pack are compressed; InLong's own readers read both",
+    PACK_CODECS,
+    "for `messageFormat=inlongmsg`: how the bodies in a pack are compressed, or the whole pack in protobuf; InLong's "
+    "own readers read both; gzip is for protobuf only",
     "none",
 )
 
@@ -182,6 +192,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     MESSAGE_FORMAT,
     INLONG_PACK_ROWS,
     *_NEED_PACK_ROWS,
+    INLONG_PACK_FORMAT,
     INLONG_PACK_COMPRESSION,
     COMPRESSION,
 )
@@ -217,6 +228,7 @@ class SinkOptions:
     effectively_once: EffectivelyOnceOptions | None = None
     message_format: str = MESSAGE_FORMAT.preset
     packs: PackLimits | None = None  # None if each row is a message
+    pack_format: str = INLONG_PACK_FORMAT.preset
     pack_compression: str = INLONG_PACK_COMPRESSION.preset
     compression: str = COMPRESSION.preset
     receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
@@ -235,6 +247,7 @@ class SinkOptions:
             stamp_rows=STAMP_ROWS.get(raw) or EFFECTIVELY_ONCE.get(raw),
             effectively_once=_effectively_once(raw),
             message_format=MESSAGE_FORMAT.get(raw),
+            pack_format=INLONG_PACK_FORMAT.get(raw),
             pack_compression=INLONG_PACK_COMPRESSION.get(raw),
             packs=_packs(raw),
             compression=COMPRESSION.get(raw),
@@ -267,8 +280,11 @@ def _require(raw: Mapping[str, str], is_met: bool, needed: str, *options: Option
 def _packs(raw: Mapping[str, str]) -> PackLimits | None:
     rows = INLONG_PACK_ROWS.get(raw)
     limits = PackLimits(rows, INLONG_PACK_BYTES.get(raw), INLONG_PACK_MS.get(raw) / 1000)
-    of_packs = (INLONG_PACK_ROWS, *_NEED_PACK_ROWS, INLONG_PACK_COMPRESSION)
+    of_packs = (INLONG_PACK_ROWS, *_NEED_PACK_ROWS, INLONG_PACK_FORMAT, INLONG_PACK_COMPRESSION)
     _require(raw, MESSAGE_FORMAT.get(raw) != "raw", "messageFormat=inlongmsg", *of_packs)
+    is_gzip = INLONG_PACK_COMPRESSION.get(raw) == "gzip"
+    is_protobuf = INLONG_PACK_FORMAT.get(raw) == PROTOBUF
+    _require(raw, is_protobuf or not is_gzip, "inlongPackFormat=protobuf for gzip", INLONG_PACK_COMPRESSION)
     _require(raw, rows > 1, "'inlongPackRows' above 1", *_NEED_PACK_ROWS)
     if rows == 1:
         return None

@@ -3,8 +3,8 @@
 
 Rows share a pack if they have the same topic, key, message type, time, attributes, and the same group and stream of
 InLong. Their other attributes of InLong may differ: neighbours with equal ones are a group of the pack. Readers of
-InLong find groups by their attributes, so a row with the attributes of an earlier group begins a new pack: order is
-kept.
+InLongMsg find groups by their attributes, so a row with the attributes of an earlier group begins a new pack: order is
+kept. In protobuf each row has its attributes.
 
 A pack is sent when it has the most rows or bytes, when rows come and it has waited for long, when a row with the same
 key begins another one, and at the end of the task. Rows with an explicit partition have packs of their own.
@@ -27,6 +27,7 @@ _MAX_OPEN = 256  # packs that a task fills at a time; with more, the oldest is s
 _MAX_ATTRIBUTES = MAX_AROUND_BODY // 2  # bytes; with more, a pack as long as the topic allows could be refused
 _MAX_GROUP_TEXT = 60_000  # bytes; a number of rows still fits
 _AROUND_PACK, _AROUND_GROUP, _AROUND_ROW = 16, 40, 4  # bytes in a pack besides bodies and attributes
+_AROUND_MESSAGE = 12  # bytes of a row in protobuf
 
 Key = tuple[object, ...]
 """What the rows of a pack have in common."""
@@ -47,6 +48,7 @@ class Packs:
 
     def __init__(self, encoder: RowEncoder, limits: PackLimits, clock: Clock, producer: Producer) -> None:
         self._encoder = encoder
+        self._codec = encoder.body_codec
         self._limits = limits
         self._clock = clock
         self._producer = producer
@@ -60,12 +62,13 @@ class Packs:
         of their own, or that have an unknown topic; the rows before them with the same key are sent then. Raise as
         `Producer.send` for rows before them.
         """
-        group = self._encoder.group_text(cells)
+        group = self._codec.group_text(cells)
         most = self._most(encoded, group)
-        if max(map(len, values)) > most - len(group) - _AROUND_GROUP - _AROUND_ROW:
+        if max(map(len, values)) > most - len(group) - _AROUND_GROUP - _AROUND_MESSAGE:
             self._keep_order(encoded, None)
             return 0
-        key: Key = (*encoded._replace(body=b""), cells.inlong_group, cells.inlong_stream, cells.inlong_time is None)
+        shared = encoded._replace(body=b"", of_pack=b"")
+        key: Key = (*shared, cells.inlong_group, cells.inlong_stream, cells.inlong_time is None)
         self._keep_order(encoded, key)
         at = 0
         while at < len(values):
@@ -79,14 +82,14 @@ class Packs:
 
     def _most(self, encoded: EncodedRow, group: bytes) -> int:
         """Return how many bytes a pack of such rows may have, besides `_AROUND_PACK`; 0 if they can be in none."""
-        is_long = len(encoded.attributes) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
+        is_long = len(encoded.attributes + encoded.of_pack) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
         if encoded.target is not None or is_long:
             return 0
         try:
             limit = self._producer.limit(encoded.topic)
         except ConfigError:
             return 0
-        return min(self._limits.size, self._encoder.body_codec.max_unpacked(limit)) - _AROUND_PACK
+        return min(self._limits.size, self._codec.max_unpacked(limit)) - _AROUND_PACK
 
     def _keep_order(self, encoded: EncodedRow, key: Key | None) -> None:
         """Send the open pack with the record key of `encoded`, unless it is the pack `key`."""
@@ -114,17 +117,20 @@ class Packs:
 
     def _fill(self, pack: _OpenPack, most: int, group: bytes, cells: Cells, values: Sequence[bytes]) -> int:
         """Add the first of `values` to `pack`, and return how many. An empty pack has room for one."""
-        around = 0
-        if not pack.groups or pack.groups[-1].text != group:
+        around, each = 0, _AROUND_ROW
+        is_new = not pack.groups or pack.groups[-1].text != group
+        if self._codec.is_protobuf:
+            each = _AROUND_MESSAGE + len(group)
+        elif is_new:
             if any(one.text == group for one in pack.groups):
                 return 0
             around = _AROUND_GROUP + len(group)
-        sizes = accumulate((len(value) + _AROUND_ROW for value in values), initial=pack.size + around)
+        sizes = accumulate((len(value) + each for value in values), initial=pack.size + around)
         next(sizes)
         fitting = list(takewhile(lambda size: size <= most, sizes))
         if not fitting:
             return 0
-        if around:
+        if is_new:
             pack.groups.append(PackGroup(cells, [], group))
         pack.groups[-1].values.extend(values[: len(fitting)])
         pack.size = fitting[-1]
@@ -135,8 +141,9 @@ class Packs:
         pack = self._open.pop(pack_key, None)
         if pack is None:
             return
-        topic, _, attributes, msg_type, msg_time, key, _ = pack.encoded
+        topic, _, attributes, msg_type, msg_time, key, *_ = pack.encoded
         if key is not None:
             self._of_key.pop((topic, key), None)
-        body = self._encoder.pack(pack.groups)
+        body = self._codec.pack(pack.groups)
+        attributes += self._codec.attributes(pack.groups)
         self._producer.send(topic, body, attributes, msg_type, msg_time, pack.first_row, key=key)

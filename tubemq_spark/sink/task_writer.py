@@ -53,7 +53,7 @@ class TaskWriter:
         self._rows_of = f"of task partition {task.partition}" if task.id is not None else "of the task"
         self._encoder = RowEncoder(
             options.topic,
-            BodyCodec(options.message_format, options.compression, options.pack_compression),
+            BodyCodec(options.message_format, options.compression, options.pack_compression, options.pack_format),
             stamped=options.stamp_rows,
         )
         self._stamp = b"," + stamp.encode(task.origin) if options.stamp_rows else b""
@@ -161,7 +161,7 @@ class TaskWriter:
                 if encoded.topic == dead_letter_topic:
                     raise BadRowError("topic", "it is the dead letter topic, which takes no other rows")
                 record_id: RecordId | None = None
-                attributes = encoded.attributes
+                attributes = encoded.attributes + encoded.of_pack
                 if deduplicator is not None:
                     _check_topic(producer, encoded.topic)
                     digest = digest_of(cells)
