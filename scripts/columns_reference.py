@@ -53,6 +53,18 @@ NOTES = """\
 - `topic`, `broker_id`, `partition` and `message_id` together name a message. Use them to drop copies.
 - A store is one sequence of a topic's messages on one broker. A partition's id is store * 10000 + its number in the
   store.
+
+### Milliseconds
+
+TubeMQ's own `$msgTime$` has minutes. A producer may add the attribute `spark_msg_millis`: 0 to 59999, the milliseconds
+since the beginning of that minute. Then `msg_time` includes them. The sink writes it as any other attribute: with a
+timestamp `at`, select `at AS msg_time` and `map('spark_msg_millis', date_format(at, 'ssSSS')) AS attributes`. In Java,
+`message.setAttrKeyVal` does. A copy of a topic keeps the attribute. Messages without it, or with another text in it,
+have whole minutes, also in the same topic.
+
+Times of options (`startingTimestamp` and others) still find messages by their minute: add a condition on `msg_time` to
+begin or end exactly. As nearly each message then has attributes of its own, reading costs what
+[attributes cost](../performance.md).
 """
 
 IN_RECEIPTS = {

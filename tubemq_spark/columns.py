@@ -64,7 +64,8 @@ COLUMNS = (
         "the type that readers filter by: 1 to 255 characters, without `,` and `=`",
     ),
     Column(
-        "msg_time", TIMESTAMP, "the producer's time, precise to the minute, or null",
+        "msg_time", TIMESTAMP,
+        "the producer's time, precise to the minute, or to the [millisecond](#milliseconds), or null",
         "rounded down to the minute; a timestamp is written in UTC; default: now",
         or_string=", or string of the form yyyyMMddHHmm",
     ),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.auth import Credentials, broker_authorization
 from tubemq_spark.protocol.message import (
+    MILLIS_KEY,
     NO_ATTRIBUTES,
     Attributes,
     check_sum,
@@ -105,6 +106,15 @@ NEW_YEAR = micros(datetime(2024, 1, 1, 0, 5, tzinfo=timezone.utc))
         (b"$msgType$=blue,$msgType$=red", Attributes(None, "blue")),
         (b"$msgType$=blue,$msgTime$=202401010005,k=v", Attributes({"k": "v"}, "blue", NEW_YEAR)),
         (b"$msgTime$=202401010005,$msgTime$=202401010006", Attributes(None, None, NEW_YEAR)),
+        *(
+            (b"$msgTime$=202401010005,spark_msg_millis=" + text, Attributes({MILLIS_KEY: text.decode()}, None, moment))
+            for text, moment in [
+                (b"59999", NEW_YEAR + 59_999_000),
+                (b"00001", NEW_YEAR + 1000),
+                *((text, NEW_YEAR) for text in (b"60000", b"", b"-1", b"+1", b" 1", b"1.5", b"1" * 5000)),
+            ]
+        ),
+        (b"spark_msg_millis=5", Attributes({MILLIS_KEY: "5"})),
         (b"$msgTime$=soon", Attributes({"$msgTime$": "soon"})),
         (b"$msgTime$=202413010005", Attributes({"$msgTime$": "202413010005"})),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -67,6 +68,17 @@ def test_a_topic_is_copied(
     assert sum(written.rows.values()) == len(ROWS)
     assert contents(rows_of(cluster, copy)) == contents(read)
     assert bodies(cluster, demo) == bodies(cluster, copy) == sorted(row["value"] for row in ROWS)
+
+
+@pytest.mark.column("msg_time", "attributes")
+def test_milliseconds_of_times_are_read_and_copied(cluster: Cluster, demo: str) -> None:
+    copy = cluster.new_topic("one")
+    millis = {"spark_msg_millis": "30123"}
+    save(cluster, [{"value": b"a", "msg_time": "202611210830", "attributes": millis}], demo)
+    rows = rows_of(cluster, demo)
+    assert (rows[0]["msg_time"], rows[0]["attributes"]) == (MINUTE + timedelta(seconds=30, milliseconds=123), millis)
+    save(cluster, rows, copy, kinds=AS_READ)
+    assert contents(rows_of(cluster, copy)) == contents(rows)
 
 
 @pytest.mark.column("broker_id", "partition")

@@ -17,7 +17,7 @@ from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_b
 from tubemq_spark.client.consumer import time_search
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol import index_search
-from tubemq_spark.protocol.message import encode_attributes
+from tubemq_spark.protocol.message import MILLIS_KEY, encode_attributes
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 # Positions
@@ -103,13 +103,14 @@ A_MINUTE = 20  # messages
 @pytest.fixture
 def timed(start: Start) -> EmbeddedTubeMQ:
     """Two partitions, each with its own store, and an hour of messages from 12:00 on, `A_MINUTE` a minute; every fifth
-    message has no time."""
+    message has no time, and every other one has milliseconds, which no search needs."""
     tubemq = start({"t": 1}, brokers=2)
     for minute in range(MINUTES):
         for number in range(A_MINUTE):
             msg_time = f"2026010112{minute:02}" if number % 5 != 4 else None
             for broker in (1, 2):
-                tubemq.send("t", b"%d.%d" % (minute, number), f"{broker}:0", msg_time=msg_time)
+                millis = {MILLIS_KEY: f"{number * 2999}"} if number % 2 else None
+                tubemq.send("t", b"%d.%d" % (minute, number), f"{broker}:0", attributes=millis, msg_time=msg_time)
     return tubemq
 
 

@@ -5,7 +5,8 @@
             = attrLen(4, big-endian) attributes body    flag 1
 
 Attributes are UTF-8 text, `key=value` joined by `,`, without escapes. TubeMQ itself uses two keys: `$msgType$`, which
-brokers filter by, and `$msgTime$` as `yyyyMMddHHmm` (wire: Message, DataConverterUtil, TransferedMessage).
+brokers filter by, and `$msgTime$` as `yyyyMMddHHmm` (wire: Message, DataConverterUtil, TransferedMessage). Producers
+may add `spark_msg_millis`, the milliseconds since the beginning of that minute.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MSG_TYPE_KEY = "$msgType$"
 MSG_TIME_KEY = "$msgTime$"
 COMPRESSION_KEY = "spark_compression"
 """The codec of a body that this connector's sink compressed."""
+MILLIS_KEY = "spark_msg_millis"
 MAX_MSG_TYPE = 255  # characters
 MAX_ATTRIBUTES = 100_000
 """The maximum of attributes in a message. The Java client writes a few; each takes about 200 bytes of memory here."""
@@ -49,7 +51,7 @@ class Attributes:
     """The decoded attributes of a message.
 
     `own` are the producer's attributes, None if there are none. `msg_time` is in microseconds since the epoch (on the
-    wire: minutes, in an unnamed time zone).
+    wire: minutes, in an unnamed time zone, and perhaps the milliseconds behind them, which `own` has too).
     """
 
     own: Mapping[str, str] | None = None
@@ -120,6 +122,9 @@ def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
             msg_time = moment if msg_time is None else msg_time
         elif part:
             own.setdefault(key, value)
+    millis = own.get(MILLIS_KEY, "")
+    if msg_time is not None and len(millis) <= 5 and millis.isdecimal() and int(millis) < 60_000:
+        msg_time += int(millis) * 1000
     return Attributes(own or None, msg_type, msg_time)
 
 
