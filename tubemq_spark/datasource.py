@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -11,6 +13,13 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+
+    from tubemq_spark.task_counts import CountsInTasks, Totals
+
+C = TypeVar("C", bound="CountsInTasks")
 
 
 class TubeMQDataSource(DataSource):
@@ -24,6 +33,8 @@ class TubeMQDataSource(DataSource):
     ...     .load()
     ... )  # doctest: +SKIP
     """
+
+    totals: Accumulator[Totals] | None = None  # that `register` made
 
     @classmethod
     def name(cls) -> str:
@@ -41,20 +52,25 @@ class TubeMQDataSource(DataSource):
         from tubemq_spark.source.batch import PushingReader, TubeMQReader
         from tubemq_spark.source.options import PUSH_FILTERS
 
-        return (PushingReader if PUSH_FILTERS.get(self.options) else TubeMQReader)(self.options, schema)
+        kind = PushingReader if PUSH_FILTERS.get(self.options) else TubeMQReader
+        return self._counting(kind(self.options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tubemq_spark.source.stream import TubeMQStreamReader
 
-        return TubeMQStreamReader(self.options, schema)
+        return self._counting(TubeMQStreamReader(self.options, schema))
 
     # Spark passes these parameters by keyword, too, so their names are part of its interface.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tubemq_spark.sink.writers import batch_writer
 
-        return batch_writer(self.options, schema, overwrite)
+        return self._counting(batch_writer(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tubemq_spark.sink.writers import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        return self._counting(stream_writer(self.options, schema, overwrite))
+
+    def _counting(self, made: C) -> C:
+        made.totals = self.totals
+        return made

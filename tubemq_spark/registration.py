@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -17,6 +18,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.task_counts import Totals, accumulator_of
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
 
 
 def register(spark: SparkSession) -> None:
@@ -33,15 +38,31 @@ def register(spark: SparkSession) -> None:
       new thread has none until this call.
 
     It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package installed.
+
+    Where Python programs have accumulators (not with Connect), the tasks of a source that was registered report what
+    they count: `tubemq_spark.monitoring`.
     """
     spark.createDataFrame([], "value binary")  # makes the session the thread's active one
     archive = Path(__file__).parents[1]
     try:
-        spark.dataSource.register(_archived(str(archive)) if archive.is_file() else TubeMQDataSource)
+        if archive.is_file():
+            spark.dataSource.register(_archived(str(archive)))
+        elif (totals := accumulator_of(spark)) is not None:
+            spark.dataSource.register(_counting(totals))
+        else:
+            spark.dataSource.register(TubeMQDataSource)
     except AnalysisException as error:
         # Spark 4.0 refuses to replace a source that it has found by itself; that one works, too.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+
+
+def _counting(totals: Accumulator[Totals]) -> type[DataSource]:
+    class TubeMQ(TubeMQDataSource):  # local, so cloudpickle sends it by value, with the accumulator
+        pass
+
+    TubeMQ.totals = totals
+    return TubeMQ
 
 
 def _archived(archive: str) -> type[DataSource]:

@@ -70,6 +70,21 @@ def test_counters_grow_over_the_runs_of_a_query(listener: TubeMQListener, regist
     assert value(registry, "driver_lost_entries_total", source=0) == 50
 
 
+def test_counts_of_tasks_go_on_over_the_runs_of_a_query(
+    listener: TubeMQListener, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The accumulator lives as long as the application."""
+    totals: dict[str, int] = {}
+    monkeypatch.setattr("tubemq_spark.monitoring.report.task_counts", lambda query: dict(totals) if query == ID else {})
+    for losses in (1, 3):
+        listener.onQueryStarted(started())
+        totals["losses"] = losses
+        listener.onQueryProgress(progress(source(offset({"1:0": 28}), None)))
+        listener.onQueryTerminated(ended())
+    assert value(registry, "task_losses_total") == 3
+    assert value(registry, "task_fetches_total") == 0
+
+
 def test_lag_disappears_with_partition_and_query(listener: TubeMQListener, registry: CollectorRegistry) -> None:
     listener.onQueryProgress(progress(source(offset({"1:0": 0, "1:1": 0}), offset({"1:0": 28, "1:1": 28}))))
     listener.onQueryProgress(progress(source(offset({"1:1": 0}), offset({"1:1": 28}))))

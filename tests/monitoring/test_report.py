@@ -37,6 +37,10 @@ def test_reports_the_counters_of_the_driver() -> None:
     assert one.counters == counters
 
 
+def test_without_an_accumulator_tasks_report_nothing() -> None:
+    assert batch_report(progress(source(offset({"1:0": 28}), None)).progress).task_counts == {}
+
+
 @pytest.mark.parametrize("spelled", [json.dumps, str], ids=["JSON", "Python"])
 def test_offsets_may_be_json_or_the_text_of_a_python_object(spelled: Callable[[object], str]) -> None:
     """Spark Connect 4.0 and 4.1 passes `str(dict)`."""

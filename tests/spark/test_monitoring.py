@@ -18,7 +18,9 @@ from tests.clusters.servers import EMBEDDED
 from tests.messages import numbered, partitions, send
 from tests.spark.queries import Batches, Queries, Source, wait_for, wait_for_rows
 from tests.spark.rivals import foreign_claim
+from tubemq_spark import register
 from tubemq_spark.monitoring import JsonLines, PrometheusMetrics, Publisher, TubeMQListener
+from tubemq_spark.task_counts import task_counts
 
 pytestmark = pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)
 
@@ -77,6 +79,29 @@ def test_metrics_of_a_running_query(source: Source, queries: Queries, listen: Li
     assert registry.get_sample_value("tubemq_spark_driver_claim_waits_total", labels) == 1
     assert registry.get_sample_value("tubemq_spark_query_active", {"query": topic}) == 0
     assert lines("ended")[0]["error"] is None
+
+
+def test_tasks_report_what_they_count(
+    spark: SparkSession, source: Source, queries: Queries, listen: Listen, tmp_path: Path
+) -> None:
+    """A message that no pack is is skipped: only its task knows."""
+    registry, file = CollectorRegistry(), tmp_path / "lines.jsonl"
+    listen(PrometheusMetrics(registry), JsonLines(file))
+    register(spark)
+    topic = source.cluster.new_topic("one")
+    sent = numbered(partitions(source.cluster, topic), 3)
+    send(source.cluster, sent)
+    frame = source.stream(topic, startingOffsets="earliest", messageFormat="inlongmsg", corruptMessages="skip")
+    writer = frame.writeStream.format("noop").queryName(topic).trigger(availableNow=True)
+    query = queries.add(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start())
+    query.awaitTermination()
+    labels = {"query": topic}
+    wait_for(lambda: registry.get_sample_value("tubemq_spark_query_active", labels) == 0, "the last report")
+    assert registry.get_sample_value("tubemq_spark_task_corrupt_total", labels) == 3
+    assert registry.get_sample_value("tubemq_spark_task_losses_total", labels) == 0
+    (line,) = [line for line in map(json.loads, file.read_text().splitlines()) if line["event"] == "batch"]
+    assert line["taskCounts"] == task_counts(query.id)
+    assert line["taskCounts"]["fetchedBytes"] >= sum(len(body) for _, body in sent)
 
 
 def test_a_failed_task_is_reported_with_the_error_of_the_connector(

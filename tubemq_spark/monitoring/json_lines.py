@@ -32,6 +32,7 @@ class JsonLines:
             "seconds": report.seconds,
             "sources": [_source(source) for source in report.sources],
             "sinkRows": report.sink_rows,
+            "taskCounts": dict(report.task_counts),
         }
         self._write("batch", report.began, report.query, values)
 

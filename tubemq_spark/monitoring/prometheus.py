@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from threading import Thread
 from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIServer
@@ -12,7 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.metrics import MetricWrapperBase
 
 from tubemq_spark.client.counters import Count
-from tubemq_spark.monitoring.report import BatchReport, EndReport, Query, SourceReport
+from tubemq_spark.monitoring.report import BatchReport, EndReport, Query
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -69,10 +70,20 @@ class PrometheusMetrics:
             "tubemq_spark_query_failures", "Runs that ended with an error", ("query", "error"), registry=registry
         )
         self._counters = {
-            one.key: Counter(f"tubemq_spark_driver_{one.name.lower()}", one.text, source, registry=registry)
+            one.key: Counter(
+                f"tubemq_spark_driver_{one.name.lower()}",
+                f"{one.text}: in the driver's source",
+                source,
+                registry=registry,
+            )
+            for one in Count
+            if not one.tasks_only
+        }
+        self._task_counts = {
+            one.key: Counter(f"tubemq_spark_task_{one.name.lower()}", f"{one.text}: in tasks", query, registry=registry)
             for one in Count
         }
-        self._totals: dict[tuple[str, int, str], int] = {}  # by run, source and key: what was counted so far
+        self._totals: dict[tuple[str, ...], int] = {}  # by run, source and key, or by query and key: counted so far
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # by run: the labels of its lag
         self._series: defaultdict[str, set[tuple[Any, tuple[str, ...]]]] = defaultdict(set)  # by query, without the lag
         self._ended: dict[str, None] = {}  # queries, in the order of their ends
@@ -101,7 +112,8 @@ class PrometheusMetrics:
             self._of(self._sink_rows, label).inc(report.sink_rows)
         for source in report.sources:
             self._of(self._rows, label, str(source.number)).inc(source.rows)
-            self._count(report.query, source)
+            self._count(report.query, self._counters, source.counters, str(source.number))
+        self._count(report.query, self._task_counts, report.task_counts)
         self._show_lag(report)
 
     def idle(self, query: Query, at: float) -> None:
@@ -131,10 +143,10 @@ class PrometheusMetrics:
         self._series[query].add((metric, labels))
         return metric.labels(*labels)
 
-    def _count(self, query: Query, source: SourceReport) -> None:
-        for key, metric in self._counters.items():
-            total, counted = source.counters.get(key, 0), (query.run_id, source.number, key)
-            series = self._of(metric, query.label, str(source.number))
+    def _count(self, query: Query, metrics: Mapping[str, Counter], totals: Mapping[str, int], *source: str) -> None:
+        for key, metric in metrics.items():
+            total, counted = totals.get(key, 0), (query.run_id if source else query.id, *source, key)
+            series = self._of(metric, query.label, *source)
             series.inc(max(total - self._totals.get(counted, 0), 0))
             self._totals[counted] = total
 

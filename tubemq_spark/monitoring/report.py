@@ -16,6 +16,7 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.task_counts import task_counts
 
 # Both are found in linear time in a text that a peer may have written in part.
 _ERROR = re.compile(r"\btubemq_spark(?:\.[a-z_]\w{0,60}){0,8}\.([A-Z][A-Za-z]{0,60}Error)\b")
@@ -62,7 +63,7 @@ class SourceReport:
 @dataclass(frozen=True)
 class BatchReport:
     """A micro-batch that has ended. `began` is in seconds since the epoch. `sink_rows` is None if the sink does not
-    tell."""
+    tell. `task_counts` are totals that the query's tasks counted, empty where they cannot report them."""
 
     query: Query
     batch: int
@@ -70,6 +71,7 @@ class BatchReport:
     seconds: float
     sources: tuple[SourceReport, ...]
     sink_rows: int | None
+    task_counts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def batch_report(progress: Any) -> BatchReport:
         seconds=dict(progress.durationMs).get("triggerExecution", 0) / 1000,
         sources=tuple(_sources(progress)),
         sink_rows=written if written is not None and written >= 0 else None,
+        task_counts=task_counts(str(progress.id)),
     )
 
 

@@ -20,9 +20,10 @@ from tubemq_spark.client import system
 from tubemq_spark.sink.commit import Written, commit, log_abort
 from tubemq_spark.sink.task_writer import write_batches, write_rows
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
+from tubemq_spark.task_counts import CountsInTasks
 
 
-class _PlannedWriter:
+class _PlannedWriter(CountsInTasks):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
@@ -30,7 +31,8 @@ class _PlannedWriter:
         return f"<{type(self).__name__} {self._plan}>"
 
     def write(self, iterator: Iterator[Row]) -> Written:
-        return write_rows(self._plan, iterator)
+        with self.counting():
+            return write_rows(self._plan, iterator)
 
 
 class TubeMQRowWriter(_PlannedWriter, DataSourceWriter):
@@ -49,7 +51,7 @@ class TubeMQStreamRowWriter(_PlannedWriter, DataSourceStreamWriter):
         several requests for each partition.
         """
         self._plan = self._plan.for_tasks()
-        return {"_plan": self._plan}
+        return self.__dict__
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         commit(self._plan.options, messages, batchId)
@@ -65,7 +67,8 @@ if hasattr(datasource, "DataSourceArrowWriter"):
 
     class TubeMQWriter(TubeMQRowWriter, datasource.DataSourceArrowWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            return write_batches(self._plan, iterator)
+            with self.counting():
+                return write_batches(self._plan, iterator)
 
     WRITER = TubeMQWriter
 
@@ -73,7 +76,8 @@ if hasattr(datasource, "DataSourceStreamArrowWriter"):
 
     class TubeMQStreamWriter(TubeMQStreamRowWriter, datasource.DataSourceStreamArrowWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            return write_batches(self._plan, iterator)
+            with self.counting():
+                return write_batches(self._plan, iterator)
 
     STREAM_WRITER = TubeMQStreamWriter
 

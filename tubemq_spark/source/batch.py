@@ -32,6 +32,7 @@ from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import partitions_to_read, with_matching_topics
 from tubemq_spark.source.range_planner import Ranges, ranges
+from tubemq_spark.task_counts import CountsInTasks
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -45,7 +46,7 @@ _DISORDER = timedelta(minutes=15)  # conditions on `msg_time` find messages that
 _FIRST, _LAST = (moment.replace(tzinfo=timezone.utc) for moment in (datetime.min, datetime.max))
 
 
-class TubeMQReader(DataSourceReader):
+class TubeMQReader(CountsInTasks, DataSourceReader):
     """Reads from `startingOffsets` to `endingOffsets`, which are resolved when the query is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -58,7 +59,8 @@ class TubeMQReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition of None if there are none to read.
         if isinstance(partition, TubeMQInputPartition):
-            yield from partition.read()
+            with self.counting():
+                yield from partition.read()
 
 
 class PushingReader(TubeMQReader):

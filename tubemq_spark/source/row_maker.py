@@ -13,6 +13,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.compression import decompress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -175,6 +176,7 @@ class RowMaker:
         what = f"message {message_id}: {reason}"
         if self._form.corrupt == "fail":
             raise ProtocolError(f"{partition}: {what}. Set option 'corruptMessages' to 'skip' or 'keep' to read on")
+        COUNTERS().add(Count.CORRUPT)
         self._counts[partition] = self._counts.get(partition, 0) + 1
         self._examples.setdefault(partition, what)
         return KEPT if self._form.corrupt == "keep" else _SKIPPED

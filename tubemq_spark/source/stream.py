@@ -19,6 +19,7 @@ from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.task_counts import CountsInTasks
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -34,7 +35,7 @@ except ImportError:  # Spark 4.0 and 4.1 have no read limits
         """In these releases, a run with this trigger is one micro-batch; the next run commits its end to the group."""
 
 
-class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TubeMQStreamReader(CountsInTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches of exact ranges. For a run of the query, Spark keeps one reader in a driver process of its
     own. Executors call `read` on a pickled copy."""
 
@@ -96,7 +97,8 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TubeMQInputPartition):
-            yield from partition.read()
+            with self.counting():
+                yield from partition.read()
 
     def commit(self, end: Any) -> None:
         self._started().commit(StreamOffset.from_json(end))

@@ -15,6 +15,7 @@ from tubemq_spark.client.consumer.broker_requests import check_positions, unwrap
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.task_claim import BrokerLocator, ClaimRefusedError, TaskClaim
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
@@ -271,7 +272,10 @@ class FetchLoop:
         self._is_served = code in (ErrCode.SUCCESS, ErrCode.SERVER_CONSUME_SPEED_LIMIT)
         if code == ErrCode.SUCCESS:
             lag = reply.currDataDlt if reply.HasField("currDataDlt") else -1
-            self._throttle.on_fetched(payload_sizes(messages), lag, reply.requireSlow)
+            sizes = list(payload_sizes(messages))
+            self._throttle.on_fetched(sizes, lag, reply.requireSlow)
+            COUNTERS().add(Count.FETCHES)
+            COUNTERS().add(Count.FETCHED_BYTES, sum(sizes))
             exact.on_fetch(reply.currOffset, reply.maxOffset, messages)
             is_stuck = not messages and reply.currOffset == self._empty_at
             self._empty_at = None if messages else reply.currOffset

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.protocol import flow_rules as flow
 from tubemq_spark.protocol.flow_rules import (
@@ -110,6 +111,7 @@ class FetchThrottle:
         self._wait(now, max(min_limit_ms, LEAST_DATA_WAIT), self._rules.default, "the broker limits the speed (452)")
 
     def _wait(self, now: float, wait_ms: int, rule: FlowRule, what: str, level: int = logging.WARNING) -> None:
+        COUNTERS().add(Count.RATE_LIMITS)
         self._next_fetch = max(self._next_fetch, now + min(wait_ms, LONGEST_WAIT) / 1000)
         if wait_ms > LONGEST_WAIT:
             what += f", with waits of {wait_ms / 1000:.0f} s, of which {LONGEST_WAIT / 1000:.0f} s are obeyed at a time"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.producer.record_batch import OVERHEAD, Record, RecordBatch
 from tubemq_spark.protocol.metadata import Partition
 
@@ -203,6 +204,7 @@ class SendQueue:
 
     def put_back(self, batch: RecordBatch, partition_for_key: PartitionForKey) -> None:
         """Add records that failed before those that were accepted later."""
+        COUNTERS().add(Count.RESENT, len(batch))
         self.waiting += len(batch)
         batch.lane.order.release(batch.keys)
         self._route(batch, partition_for_key)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.producer.record_batch import RecordBatch, RecordId, RecordMetadata
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
@@ -86,6 +87,7 @@ class UnresolvedSends:
     def add(self, batch: RecordBatch) -> None:
         """Take over records whose sends have an unknown outcome."""
         assert batch.partition is not None
+        COUNTERS().add(Count.UNRESOLVED, len(batch))
         unresolved = self._unresolved.setdefault(batch.partition, _Unresolved())
         unresolved.batches.append(batch)
         unresolved.due, unresolved.pinged = self._settings.clock.monotonic(), False
