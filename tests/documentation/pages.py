@@ -45,6 +45,10 @@ class Block:
     output: str | None
     not_run: str | None  # the reason
 
+    @property
+    def runs(self) -> bool:
+        return self.language in RUN and self.not_run is None
+
 
 def blocks(page: str) -> Iterator[Block]:
     """Yield the blocks of code and shell commands of a page; `page` is relative to the repository's root."""

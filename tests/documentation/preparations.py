@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from tests.certificates import Authority
+from tests.inlong_packs import pack_grouped
 from tests.spark.queries import wait_for
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -249,6 +250,19 @@ def prepare_inlong(given: Given) -> Check:
     return check
 
 
+def prepare_inlong_table(given: Given) -> Check:
+    given.topics("shop")
+    for minute, stream, body in (
+        (0, "orders", rb"anna|12.50"),
+        (4, "orders", rb"bob\|son|7"),
+        (8, "clicks", b"page=/home&ms=31"),
+        (12, "readings", b'{"sensor":7,"bar":2.5}'),
+    ):
+        attributes = f"groupId=g_shop&streamId={stream}&dt={1_772_359_200_000 + 60_000 * minute}"  # from 10:00 on
+        given.tubemq.send("shop", pack_grouped(1, [(attributes, body)]), msg_type=stream)
+    return nothing_more
+
+
 def prepare_values(given: Given) -> Check:
     given.topics("readings")
     return nothing_more
@@ -274,6 +288,7 @@ def prepare_monitoring(given: Given) -> Check:
 PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
     "docs/dead-letters.md": prepare_dead_letters,
     "docs/howto/deployment.md": prepare_deployment,
+    "docs/pulsar.md": prepare_deployment,
     "docs/howto/logging.md": prepare_logging,
     "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
     "docs/howto/monitoring.md": prepare_monitoring,
@@ -281,6 +296,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
     "docs/howto/migrate-consumer.md": prepare_migrate,
     "docs/howto/sizing.md": prepare_sizing,
     "docs/howto/testing.md": prepare_testing,
+    "docs/howto/inlong-table.md": prepare_inlong_table,
     "docs/inlong.md": prepare_inlong,
     "docs/sink.md": prepare_sink,
     "docs/howto/delta.md": prepare_delta,

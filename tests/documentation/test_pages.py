@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.certificates import Authority, Certificate
-from tests.documentation.pages import RUN, SHELL, Shell, blocks, check_shell_syntax, pages
+from tests.documentation.pages import SHELL, Shell, blocks, check_shell_syntax, pages
 from tests.documentation.preparations import ADDRESS, PREPARATIONS, Given, prepare_nothing
 from tests.documentation.test_translations import TRANSLATIONS
 from tests.spark.queries import TOO_LATE
@@ -34,7 +34,9 @@ def cluster_for(spark: SparkSession, tls: TLSFiles | None) -> Iterator[EmbeddedT
         assert [query.exception() for query in running] == [None] * len(running)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in ELSEWHERE and any(block.runs for block in blocks(page))]
+)
 def test_the_blocks_of_a_page_run(
     page: str,
     spark: SparkSession,
@@ -59,7 +61,7 @@ def run_page(page: str, given: Given) -> None:
     shell = Shell(page, given.spark, given.folder, {ADDRESS: given.tubemq.master, **given.replaced})
     shell.names.update(given.names)
     for block in blocks(page):
-        if block.language in RUN and block.not_run is None:
+        if block.runs:
             shell.paste(block)
     assert shell.ran
     check(shell.names)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Avro and Protobuf code of docs/howto/values.md runs, in processes that load Spark's jars. For the JSON code see
-tests/documentation/test_pages.py.
+"""The Avro and Protobuf code of docs/howto/values.md and inlong-table.md runs, in processes that load Spark's jars. For
+the other code see tests/documentation/test_pages.py.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ import pyspark
 import pytest
 from google.protobuf import descriptor_pb2
 
+from tests.documentation.pages import blocks
+from tests.inlong_packs import pack_grouped
 from tests.real.jars import MissingTool, tool
 from tests.spark_jvm import quick_start
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -34,17 +37,23 @@ spark = builder.config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate
 TABLE = "+------+---+\n|sensor|bar|\n+------+---+\n|     7|2.5|\n+------+---+\n"
 
 
+BODIES = {"avro": b"\x0e" + struct.pack("<d", 2.5), "protobuf": b"\x08\x07\x11" + struct.pack("<d", 2.5)}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+@pytest.mark.parametrize("kind", BODIES)
 def test_avro_and_protobuf(kind: str, tmp_path: Path) -> None:
     jar = jar_of(f"spark-{kind}", (pyspark.__version__, *_WORKING), tmp_path)
     ((code, _),) = ((code, language) for mark, language, code in BLOCKS if mark == kind)
+    opening, *others = (block.code for block in blocks("docs/howto/inlong-table.md"))
+    (parsing,) = (code for code in others if f"from_{kind}" in code)
     (tmp_path / "readings.desc").write_bytes(descriptor_of_a_reading())
-    with EmbeddedTubeMQ({f"readings_{kind}": 1}) as tubemq:
-        program = PROGRAM + code.replace("master:8715", tubemq.master)
+    with EmbeddedTubeMQ({f"readings_{kind}": 1, "shop": 1}) as tubemq:
+        tubemq.send("shop", pack_grouped(1, [(f"groupId=g_shop&streamId={kind}&dt=1772359200000", BODIES[kind])]))
+        program = (PROGRAM + code + opening + parsing).replace("master:8715", tubemq.master) + "readings.show()\n"
         command = [sys.executable, "-c", program, str(jar), quick_start()]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert TABLE in done.stdout, done.stderr
+    assert done.stdout.count(TABLE) == 2, done.stderr  # of both pages
 
 
 def jar_of(name: str, versions: Sequence[str], folder: Path) -> Path:
