@@ -10,33 +10,13 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from tests.matrix.pipeline import Pipeline
+from tubemq_spark.columns import READ
 from tubemq_spark.inlong import parse_csv, parse_kv, unpack
 
-SCHEMA = StructType(
-    [
-        StructField("value", BinaryType()),
-        StructField("attributes", MapType(StringType(), StringType())),
-        StructField("msg_type", StringType()),
-        StructField("msg_time", TimestampType()),
-        StructField("topic", StringType()),
-        StructField("broker_id", IntegerType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("message_id", LongType()),
-    ]
-)
+SCHEMA = StructType([StructField(column.name, column.kind.spark) for column in READ if column.needs is None])
 
 
 @pytest.mark.quick

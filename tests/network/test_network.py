@@ -17,8 +17,9 @@ from tests.network.proxied import Proxied
 from tests.network.proxy import Network
 from tests.network.scenarios import SCENARIOS, Scenario
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tubemq_spark.client.settings import RETRY_MAX_ELAPSED_MS
 
-RETRY_FOR = 60.0  # seconds, the default of tubemq.retry.maxElapsedMs: a shorter outage makes no query fail
+RETRY_FOR = RETRY_MAX_ELAPSED_MS.preset / 1000  # seconds: a shorter outage makes no query fail
 TOPICS = {f"network_{number}": TopicSpec(partitions=2, settings=FLUSH_SOON) for number in range(len(SCENARIOS))}
 
 

@@ -24,6 +24,7 @@ from tests.without_spark.sink import Cells
 from tubemq_spark.client.cluster import producer_session
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.send_queue import MAX_BYTES
+from tubemq_spark.compression import CODECS
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -62,7 +63,7 @@ OPTIONS: Possible = (
     (0.5, "tubemq.rpc.timeoutms", ("400", "1000", "2000")),
     (1.0, ELAPSED, ("5000", "20000", "60000")),
     (0.2, "tubemq.connections.shared", ("false",)),
-    (0.15, "compression", ("gzip", "zstd", "snappy", "lz4")),
+    (0.15, "compression", tuple(CODECS)),
 )
 ONCE_OPTIONS: Possible = (
     (1.0, "effectivelyonce", ("true",)),

