@@ -92,6 +92,31 @@ def test_a_closed_connection_does_not_restart_a_range_that_is_done() -> None:
     assert session.reader.take_batches() == []
 
 
+# A second reading, of a partition that was doubtful
+
+
+@settings(max_examples=80)
+@given(scenarios)
+def test_a_second_reading_has_the_same_messages_and_delivers_none(rng: random.Random) -> None:
+    played = scenario(rng, HARMLESS)
+    rows = played.play()
+    played.session.reader.read_again()
+    assert played.play() == rows
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_second_reading_finds_the_messages_that_the_first_missed(rows: int) -> None:
+    """A late fetch of another client moved the cursor, in the middle or at the end."""
+    session = long_session()
+    while len(session.rows) < rows:
+        session.exchange()
+    session.store.fetch(OURS)
+    assert len(session.run()) < len(session.expected)
+    session.reader.read_again()
+    with pytest.raises(PositionMovedError, match="two readings differ"):
+        session.run()
+
+
 # Invalid replies
 
 REPLIES: dict[str, Callable[[ExactRange], None]] = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.simulation.planted import Fault
 
+LOOP = "client/consumer/fetch_loop.py"
 READER = "client/consumer/partition_reader.py"
 RANGE = "protocol/exact_range.py"
 CLAIM = "client/consumer/task_claim.py"
@@ -72,9 +73,9 @@ READING = (
     Fault(
         "late_fetch_not_verified",
         "a fetch of a killed task that ends late loses no row",
-        READER,
-        "while self._claim.is_doubtful:",
-        "while False:",
+        LOOP,
+        "if not claim.is_doubtful:",
+        "if True:",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
@@ -268,8 +269,8 @@ READING = (
         "continues_after_a_cut",
         "a range is read again after a broken connection, and compared",
         RANGE,
-        "self._delivered.restart()\n            self._seek(self.start, RangeState.OPENING, roll_back=False)",
-        "last = self._delivered.last\n            "
+        "self.delivered.restart()\n        self._seek(self.start, RangeState.OPENING, roll_back=False)",
+        "last = self.delivered.last\n        "
         "self._seek(last.end if last else self.start, RangeState.OPENING, roll_back=False)",
         ("rows_exact", "repeated_batch_equal", "errors_explained", "loss_has_range"),
     ),
@@ -437,9 +438,9 @@ WRITING = (
     Fault(
         "target_ignored",
         "a row with an explicit target goes to that partition only",
-        PRODUCER,
-        "LaneId(topic, partition, by_key)",
-        "LaneId(topic, partition if by_key else None, by_key)",
+        QUEUE,
+        "LaneId(topic, target, by_key)",
+        "LaneId(topic, target if by_key else None, by_key)",
         ("nothing_invented", "right_place"),
     ),
     # Order

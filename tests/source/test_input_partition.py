@@ -12,6 +12,7 @@ import pytest
 from tests.testing import raw
 from tests.without_spark.query import GROUP, Query
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.group_member import GroupMembership
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.auth import Credentials
@@ -28,7 +29,7 @@ PASSWORD = "p4ssw0rd-of-nobody"
 
 PARTITION = TubeMQInputPartition(
     settings=ClientSettings((Address("m", 8715),), Credentials("u", PASSWORD), framing=Framing.STANDARD),
-    group="g",
+    member=GroupMembership("g", ()),
     working_group="g_read",
     claim=ClaimId("5f0c9a3be1d27486", run=1, batch=2),
     ranges=(

@@ -79,7 +79,7 @@ class ExactRange:
         self._queue = CommandQueue()
         self._cursor = ReadCursor(owns_store, start)
         self._entries = EntryCount(owns_store)
-        self._delivered = DeliveredLog()
+        self.delivered = DeliveredLog()
         self._ready: list[FetchedBatch] = []
         self._held: Reply | None = None  # the last reply: its end is not known yet
         self._search: GapSearch  # LOCATING
@@ -167,15 +167,23 @@ class ExactRange:
         """The connection is closed: read the range again, and continue behind the delivered messages if still there."""
         self._queue.disconnect()
         if self._state is not RangeState.DONE:
-            self._held, self._outcome = None, RangeEnd()
-            self._entries.restart()
-            self._delivered.restart()
-            self._seek(self.start, RangeState.OPENING, roll_back=False)
+            self._restart()
+
+    def read_again(self) -> None:
+        """The range is done: read it once more, and raise `PositionMovedError` if it has other messages."""
+        self.delivered.is_whole = True
+        self._restart()
 
     def take_batches(self) -> list[FetchedBatch]:
         """Return the batches that became complete since the last call, in order."""
         batches, self._ready = self._ready, []
         return batches
+
+    def _restart(self) -> None:
+        self._held, self._outcome = None, RangeEnd()
+        self._entries.restart()
+        self.delivered.restart()
+        self._seek(self.start, RangeState.OPENING, roll_back=False)
 
     # Sending
 
@@ -324,9 +332,15 @@ class ExactRange:
 
     def _deliver(self, batch: FetchedBatch) -> None:
         try:
-            self._ready += self._delivered.add(batch)
+            self._ready += self.delivered.add(batch)
         except ValueError:
-            self._seek(self._delivered.look_for_last(), RangeState.VERIFYING)
+            self._on_difference()
+
+    def _on_difference(self) -> None:
+        if self.delivered.is_whole:
+            self._fail("two readings differ, as they do after a late fetch of an earlier attempt")
+        else:
+            self._seek(self.delivered.look_for_last(), RangeState.VERIFYING)
 
     def _deliver_proven(self) -> None:
         state = self._state
@@ -336,11 +350,11 @@ class ExactRange:
                 self._deliver(batch)
 
     def _verified(self, reply: Reply) -> None:
-        is_there = self._delivered.still_has_last(reply.begin, reply.messages)
+        is_there = self.delivered.still_has_last(reply.begin, reply.messages)
         if is_there:
             self._fail("the store has the delivered messages in another order or at other positions")
         elif is_there is False:
-            begin, end = self._delivered.unmet
+            begin, end = self.delivered.unmet
             what = f"the store lost what was read in [{begin}, {end}) and uses the positions for other messages"
             self._outcome.error = self._data_loss(end, begin, what)
             self._close()
@@ -362,8 +376,8 @@ class ExactRange:
             return
         self._state = RangeState.DONE
         self._deliver_proven()
-        if self._state is RangeState.DONE and self._delivered.awaited is not None:
-            self._seek(self._delivered.look_for_last(), RangeState.VERIFYING)
+        if self._state is RangeState.DONE and self.delivered.awaited is not None:
+            self._on_difference()
 
     def _fail(self, reason: str) -> None:
         """Something moved the cursor. One more seek finds out whether retention did, and how much is lost."""

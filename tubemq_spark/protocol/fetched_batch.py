@@ -51,9 +51,11 @@ class DeliveredBatch(NamedTuple):
 
 
 class DeliveredLog:
-    """The batches of a range that were delivered, and how many of them the current reading has met again."""
+    """The batches of a range that were delivered, and how many of them the current reading has met again. The log
+    `is_whole` if the range was delivered to its end."""
 
     def __init__(self) -> None:
+        self.is_whole = False
         self._batches: list[DeliveredBatch] = []
         self._met = 0  # delivered batches that the current reading has met
         self._read = 0  # messages that the current reading has read
@@ -80,7 +82,8 @@ class DeliveredLog:
     def add(self, batch: FetchedBatch) -> list[FetchedBatch]:
         """Return the new part of the next `batch` of the current reading, to be delivered now, maybe nothing.
 
-        Raise `ValueError` if the message or the position differs from the delivered one that must be there.
+        Raise `ValueError` if the message or the position differs from the delivered one that must be there, or if a
+        message is new although the log is whole.
         """
         first, self._read = self._read, self._read + len(batch.messages)
         while (delivered := self.awaited) is not None:
@@ -93,6 +96,8 @@ class DeliveredLog:
         known = max(0, self._batches[-1].total - first) if self._batches else 0
         if known == len(batch.messages):
             return []
+        if self.is_whole:
+            raise ValueError("the reading has more messages than were delivered")
         key, position = key_of(batch.messages[-1]), _position(batch, -1)
         self._batches.append(DeliveredBatch(key, position, self._read, len(batch.messages), batch.begin, batch.end))
         self._met += 1

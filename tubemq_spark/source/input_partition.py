@@ -43,19 +43,17 @@ class TubeMQInputPartition(InputPartition):
     contains no password.
 
     `working_group` is where the tasks read. `visit_token` is the master's token at planning time; brokers may refuse it
-    later. `topics` and `filters` are those of the members of `group`.
+    later. `member` describes the members of the user's group.
     """
 
     settings: ClientSettings
-    group: str
+    member: GroupMembership
     working_group: str
     claim: ClaimId
     ranges: tuple[tuple[RangeToRead, PartitionSnapshot], ...]
     visit_token: int
     claim_timeout: float
     rows: RowFormat = field(default_factory=RowFormat)
-    topics: tuple[str, ...] = ()
-    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     loss_policy: LossPolicy = field(default_factory=LossPolicy)
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -72,17 +70,16 @@ class TubeMQInputPartition(InputPartition):
     def _read(
         self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
     ) -> Iterator[pa.RecordBatch]:
-        member = GroupMembership(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
             self.working_group,
             claim,
             wanted,
             snapshot,
-            token=planned_token()(self.settings, member, self.visit_token),
+            token=planned_token()(self.settings, self.member, self.visit_token),
             claim_timeout=self.claim_timeout,
             loss_policy=self.loss_policy,
-            find_broker=lambda broker: current_broker(self.settings, member, broker),
+            find_broker=lambda broker: current_broker(self.settings, self.member, broker),
         )
         for gathered in _gathered(reader.batches()):
             yield from maker.fetched(wanted.partition, gathered)
@@ -154,15 +151,13 @@ def input_partitions(
     return [
         TubeMQInputPartition(
             settings=options.client,
-            group=options.group,
+            member=GroupMembership(options.group, options.topics, dict(options.filters)),
             working_group=working_group,
             claim=claim,
             ranges=tuple(group),
             visit_token=session.visit_token,
             claim_timeout=options.claim_timeout,
             rows=options.rows,
-            topics=options.topics,
-            filters=dict(options.filters),
             loss_policy=options.loss_policy,
         )
         for group in tasks(planned, sizes, options.partitions_per_task)

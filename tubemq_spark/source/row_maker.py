@@ -114,6 +114,9 @@ class RowMaker:
             """One that is kept is wanted, because its type is unknown."""
             return found is KEPT or (found is not _SKIPPED and (types is None or found.msg_type in types))
 
+        def is_kept(message_id: int, reason: str) -> bool:
+            return self._bad(partition, message_id, reason) is KEPT
+
         opened = opened.only(is_wanted)
         names = self._schema.names
         columns = {name: _MAKERS[name](partition, opened) for name in names if name in _MAKERS}
@@ -121,9 +124,6 @@ class RowMaker:
             yield self._batch(columns)
             return
         from tubemq_spark.source.pack_rows import PackOpener  # takes a while, and only packs need it
-
-        def is_kept(message_id: int, reason: str) -> bool:
-            return self._bad(partition, message_id, reason) is KEPT
 
         for rows in PackOpener(self._form, is_kept).rows(opened):
             yield self._batch(rows.columns(names, columns))

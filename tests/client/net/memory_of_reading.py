@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.group_member import GroupMembership
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
@@ -40,7 +41,7 @@ def read_from_a_broker(address: Address) -> str:
     wanted = RangeToRead(Partition(1, "demo", 0), 0, 28, owns_store=True)
     task = TubeMQInputPartition(
         settings=ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=0.0),
-        group="g",
+        member=GroupMembership("g", ()),
         working_group="g_batch",
         claim=ClaimId("q", 1, 1),
         ranges=((wanted, PartitionSnapshot(Broker(1, address))),),

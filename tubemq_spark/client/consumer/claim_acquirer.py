@@ -6,7 +6,7 @@
 
 * A predecessor is fenced: its claim is released. This does not cancel a fetch that the broker is already running. Such
   a fetch advances the next owner's cursor, and that owner skips messages without notice (wire:
-  DefaultOffsetManager.bookOffset). So the reader that follows reads twice and compares, see `PartitionReader`.
+  DefaultOffsetManager.bookOffset). So the reader that follows reads twice and compares, see `FetchLoop.read`.
 * A sibling is another scan of the same micro-batch or application. It releases the partition when it has read its
   range. The wait for it has no limit; a dead sibling's claim expires at the broker. A client that waits for a sibling
   must hold nothing that a sibling may wait for.

@@ -14,13 +14,12 @@ from typing import NamedTuple
 from tubemq_spark.client.consumer.broker_requests import check_positions, unwrap_fetch
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
-from tubemq_spark.client.consumer.task_claim import BrokerLocator, ClaimRefusedError, TaskClaim
+from tubemq_spark.client.consumer.task_claim import ClaimRefusedError, TaskClaim
 from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
@@ -47,12 +46,13 @@ class _InFlight(NamedTuple):
 class ReadProgress:
     """The progress of one reader. It gives up after the settings' `retry_for` seconds without progress."""
 
-    def __init__(self, settings: ClientSettings, locator: BrokerLocator) -> None:
-        self.retries = Retries(settings.retry_for, settings.clock, f"reading {locator.where}", _log)
+    def __init__(self, claim: TaskClaim) -> None:
+        settings = claim.requests.settings
+        self.retries = Retries(settings.retry_for, settings.clock, f"reading {claim.where}", _log)
         self.last_reply = -1, ""  # code and text of the last fetch without messages
         self._retry_for = settings.retry_for
         self._clock = settings.clock
-        self._locator = locator
+        self._claim = claim
         self._has_fetched = False  # since the last broken connection
         self._rereads = 0  # readings in a row that a broken connection ended
         self._last_delivery = self._clock.monotonic()
@@ -107,11 +107,11 @@ class ReadProgress:
                 "can be decided. Raise option 'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or "
                 "lower that"
             )
-        raise ServerError(f"{self._locator.where}: {problem}", code=code, name=code_name(code), message=message)
+        raise ServerError(f"{self._claim.where}: {problem}", code=code, name=code_name(code), message=message)
 
     def _gave_up(self, problem: object) -> TransportError:
         return TransportError(
-            f"{self._locator.where}: gave up after {self._retry_for:g} s without progress: {problem}. Check "
+            f"{self._claim.where}: gave up after {self._retry_for:g} s without progress: {problem}. Check "
             "that the broker runs and can be reached from the executors"
         )
 
@@ -119,43 +119,42 @@ class ReadProgress:
 class FetchLoop:
     """Reads ranges of one partition under `claim`."""
 
-    def __init__(self, claim: TaskClaim, filters: tuple[str, ...], throttle: FetchThrottle) -> None:
+    def __init__(self, claim: TaskClaim, throttle: FetchThrottle) -> None:
         self._claim = claim
-        self._locator = claim.locator
         self._settings = claim.requests.settings
-        self._filters = filters
         self._throttle = throttle
-        self._progress = ReadProgress(self._settings, claim.locator)
+        self._progress = ReadProgress(claim)
         self._fetches: dict[bool, ServerRequest] = {}  # over this connection, without and with `escape`
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
         self._is_served = False  # the last reply to a fetch brought messages or a rate limit
 
     def read(self, exact: ExactRange) -> Iterator[FetchedBatch]:
-        """Yield the batches of the range in order, each after a proof that the claim is held. Raise `TransportError` or
-        `ServerError` after too long without progress, and as `TaskClaim.acquire` and `ExactRange` do."""
+        """Yield the batches of the range in order, each after a proof that the claim is held. If the claim is doubtful
+        then, read the range again and compare. Raise `TransportError` or `ServerError` after too long without progress,
+        and as `TaskClaim.acquire` and `ExactRange` do."""
         complete: deque[FetchedBatch] = deque()  # to be delivered
         while not exact.done or complete:
             try:
                 is_claim = self._claim.may_claim_by_seek
                 sought = None if is_claim else self._claim.acquire(self._progress.retries, exact.start)
-                with POOL().lease(self._locator.broker.address, self._settings) as connection:
-                    self._locator.on_connected()
+                with POOL().lease(self._claim.broker.address, self._settings) as connection:
+                    self._claim.on_connected()
                     if is_claim:
                         self._claim.on_claim_by_seek()
                     yield from self._read_over(connection, exact, complete, sought)
             except ProtocolError as error:
-                raise ProtocolError(f"{self._locator.where}: {error}") from None
+                raise ProtocolError(f"{self._claim.where}: {error}") from None
             except ClaimRefusedError as refusal:
                 was_held, self._claim.is_held = self._claim.is_held, False
                 exact.on_disconnect()
                 if was_held:
                     self._progress.on_failed(refusal)
             except TransportError as error:
-                _log.info("%s: %s; trying again", self._locator.where, error)
+                _log.info("%s: %s; trying again", self._claim.where, error)
                 self._claim.on_disconnect()
                 exact.on_disconnect()
                 self._progress.on_disconnect(error)
-                self._locator.on_failed()
+                self._claim.on_unreachable()
 
     def _read_over(
         self,
@@ -178,7 +177,10 @@ class FetchLoop:
                     yield complete.popleft()
                     progress.on_delivered()
                 if exact.done:
-                    return
+                    if not claim.is_doubtful:
+                        return
+                    claim.is_doubtful = False
+                    exact.read_again()
                 to_send += exact.commands()
                 if sought is not None:
                     to_send.popleft()
@@ -219,7 +221,7 @@ class FetchLoop:
                 self._fetches[escape] = requests.fetch(*place, escape=escape)
             return self._fetches[escape]
         if command.action is Action.SEEK:
-            return requests.register(*place, command.position, filters=self._filters)
+            return requests.register(*place, command.position, filters=self._claim.filters)
         if command.action is Action.FIND_FLUSHED_END:
             return requests.register(*place, command.position, policy=READ_FILES)
         return requests.roll_back(*place)

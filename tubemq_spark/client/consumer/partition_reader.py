@@ -7,7 +7,7 @@ A message passes `FetchLoop` (requests in flight) and `PartitionReader` (exactne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 
@@ -17,16 +17,16 @@ from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.loss_policy import FAIL, LossPolicy
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.task_claim import BrokerLocator, TaskClaim
+from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
-from tubemq_spark.errors import DataLossError, PositionMovedError, TransportError
+from tubemq_spark.errors import DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Broker
 
@@ -55,12 +55,11 @@ class PartitionReader:
         self._wanted = wanted
         self._loss_policy = loss_policy
         requests = GroupRequests(settings, group, token)
-        locator = BrokerLocator(settings, wanted.partition, snapshot.broker, find_broker)
-        self._claim = TaskClaim(requests, claim, locator, claim_timeout, wanted.filters)
+        self._claim = TaskClaim(requests, claim, wanted, snapshot.broker, find_broker, claim_timeout)
         self._look_group = snapshot.look_group
         where = f"{wanted.partition} for group {group}"
         throttle = FetchThrottle(snapshot.flow_rules, bool(wanted.filters), where=where, clock=settings.clock)
-        self._loop = FetchLoop(self._claim, wanted.filters, throttle)
+        self._loop = FetchLoop(self._claim, throttle)
         self._exact: ExactRange | None = None  # what the reader reads now
         self._depth = 1 if throttle.one_at_a_time else DEPTH
 
@@ -82,43 +81,37 @@ class PartitionReader:
         losses = 0
         try:
             while start < end:
-                delivered = DeliveredLog()
+                exact = self._exact = ExactRange(
+                    self._wanted.partition, start, end, owns_store=self._wanted.owns_store, depth=self._depth
+                )
                 try:
-                    for batch in self._read(start, end):
-                        delivered.add(batch)
-                        yield batch
-                    while self._claim.is_doubtful:
-                        self._read_again(start, end, delivered)
+                    yield from self._loop.read(exact)
+                    self._check_replaced(exact)
                     return
                 except DataLossError as loss:
+                    delivered = exact.delivered
                     losses = 1 if delivered.last else losses + 1
                     if losses > _MAX_LOSSES:
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss)
+                    if delivered.is_whole:
+                        self._claim.is_doubtful = True  # the second reading has verified nothing
                     start, end = remaining_range(start, end, loss, delivered)  # smaller each time, so the loop ends
         finally:
             stop_heartbeat()
             self._claim.release()
 
-    def _read(self, start: int, end: int) -> Iterator[FetchedBatch]:
-        """Yield the batches of [start, end), a part of the wanted range.
-
-        Raise `DataLossError` or `PositionMovedError` if the range is not whole, else as `FetchLoop.read`.
-        """
-        wanted, ids = self._wanted, self._wanted.ids
-        last_id: int | None = None
-        self._exact = ExactRange(wanted.partition, start, end, owns_store=wanted.owns_store, depth=self._depth)
-        for batch in self._loop.read(self._exact):
-            if batch.messages:
-                last_id = batch.messages[-1].messageId
-            yield batch
+    def _check_replaced(self, exact: ExactRange) -> None:
+        """Raise `PositionMovedError` if messages of `exact` took the places of those that were planned."""
+        wanted, ids, last = self._wanted, self._wanted.ids, exact.delivered.last
         if ids.mark is None:
             return
         # If the tail was lost, the store may have got other messages before its new end.
-        known = ids if end == wanted.end else ids._replace(last=None)
+        known = ids if exact.end == wanted.end else ids._replace(last=None)
+        last_id = None if last is None else last.key[0]
         is_empty = last_id is None and wanted.owns_store  # all planned entries are of others now
         if (is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark):
-            raise replaced_error(wanted.partition, start, end)
+            raise replaced_error(wanted.partition, exact.start, exact.end)
 
     def _has_mark(self, mark: Fingerprint) -> bool:
         """Return True if the message of the fingerprint is still there: then no message before it was replaced. Also
@@ -134,22 +127,3 @@ class PartitionReader:
         if found.begin > mark.position:
             return mark.position < self._wanted.start
         return found.begin == mark.position and mark.message_id in found.message_ids
-
-    def _read_again(self, start: int, end: int, delivered: DeliveredLog) -> None:
-        """Read the range once more, and raise `PositionMovedError` if it differs from what was delivered."""
-        self._claim.is_doubtful = False
-        delivered.restart()
-        is_same = True
-        try:
-            for batch in self._read(start, end):
-                is_same = not delivered.add(batch) and is_same
-        except ValueError:
-            is_same = False
-        except DataLossError:
-            self._claim.is_doubtful = True  # this reading has verified nothing
-            raise
-        if not is_same or delivered.awaited is not None:
-            raise PositionMovedError(
-                f"{self._claim.locator.where}: two readings of [{start}, {end}) differ, because a fetch of an earlier "
-                "attempt moved the group's position. Run the batch again"
-            )

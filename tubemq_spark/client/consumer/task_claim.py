@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
+from tubemq_spark.client.consumer.range_to_read import RangeToRead
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Retries
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.claim_id import ClaimId, holder_in
@@ -27,36 +27,6 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 _log = logging.getLogger(__name__)
 
 _MAX_PROOFS = 3  # before a delivery; each reply took longer than a proof may be old
-
-
-class BrokerLocator:
-    """Knows where the broker of `partition` is. It asks `find_broker` after some seconds without a connection."""
-
-    def __init__(
-        self, settings: ClientSettings, partition: Partition, broker: Broker, find_broker: Callable[[Broker], Broker]
-    ) -> None:
-        self.partition = partition
-        self.broker = broker
-        self._settings = settings
-        self._find_broker = find_broker
-        self._unreachable_since: float | None = None
-
-    @property
-    def where(self) -> str:
-        return f"{self.partition} at {self.broker}"
-
-    def on_connected(self) -> None:
-        self._unreachable_since = None
-
-    def on_failed(self) -> None:
-        now = self._settings.clock.monotonic()
-        if self._unreachable_since is None:
-            self._unreachable_since = now
-        elif now - self._unreachable_since >= self._settings.timings.broker_lookup_after:
-            found = self._find_broker(self.broker)
-            if found != self.broker:
-                _log.warning("[broker-moved] %s: the broker has moved to %s", self.where, found.address)
-                self.broker = found
 
 
 class ClaimRefusedError(Exception):
@@ -73,25 +43,34 @@ class TaskClaim:
         self,
         requests: GroupRequests,
         claim: ClaimId,
-        locator: BrokerLocator,
+        wanted: RangeToRead,
+        broker: Broker,
+        find_broker: Callable[[Broker], Broker],
         claim_timeout: float,
-        filters: tuple[str, ...] = (),
     ) -> None:
+        """`find_broker` returns the new address of a broker that was out of reach for some seconds."""
         self.requests = requests
-        self.locator = locator
+        self.broker = broker
+        self.partition = wanted.partition
+        self.filters = wanted.filters
         self.client_id = str(claim)
         self.is_held = False
         self.is_doubtful = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
         self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)
-        self._filters = filters
+        self._find_broker = find_broker
+        self._unreachable_since: float | None = None
         self._may_exist = False  # the claim has to be released
         self._is_tried = False
 
     @property
+    def where(self) -> str:
+        return f"{self.partition} at {self.broker}"
+
+    @property
     def place(self) -> tuple[Broker, Partition, str]:
         """The broker as it is known now, the partition and the client id: what each request needs."""
-        return self.locator.broker, self.locator.partition, self.client_id
+        return self.broker, self.partition, self.client_id
 
     @property
     def may_claim_by_seek(self) -> bool:
@@ -113,7 +92,7 @@ class TaskClaim:
         Raise `TransportError` if a retry may succeed, else as `ClaimConflict.must_fence`.
         """
         while not self.is_held:
-            target = ClaimTarget(self.requests, *self.place, start, filters=self._filters)
+            target = ClaimTarget(self.requests, *self.place, start, filters=self.filters)
             sent_at = self.requests.settings.clock.monotonic()
             (answer,) = self._acquirer.attempt([target])
             if answer.was_fenced:
@@ -160,7 +139,7 @@ class TaskClaim:
         if reaction_to(code) is Reaction.CLAIM_LOST and self.is_held:
             self.is_held = False
             raise FencedError(
-                f"{self.locator.where}: {self.client_id} does not hold the partition any more ({code}: {message}); a "
+                f"{self.where}: {self.client_id} does not hold the partition any more ({code}: {message}); a "
                 "newer attempt took it over, or this one paused for too long. What it read so far is not used",
                 holder=holder_in(message),
             )
@@ -186,6 +165,21 @@ class TaskClaim:
         if self.is_held:
             self._send_now([self._heartbeat()])
 
+    def on_connected(self) -> None:
+        self._unreachable_since = None
+
+    def on_unreachable(self) -> None:
+        """Look for the broker if it is out of reach for some seconds."""
+        settings = self.requests.settings
+        now = settings.clock.monotonic()
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        elif now - self._unreachable_since >= settings.timings.broker_lookup_after:
+            found = self._find_broker(self.broker)
+            if found != self.broker:
+                _log.warning("[broker-moved] %s: the broker has moved to %s", self.where, found.address)
+                self.broker = found
+
     def on_disconnect(self) -> None:
         """Record that requests may be running that nobody waits for."""
         self.is_doubtful = self.is_doubtful or self._may_exist
@@ -201,10 +195,10 @@ class TaskClaim:
         try:
             unwrap_reply(self._send_now([request])[0], broker_pb.RegisterResponseB2C, request.what)
         except TubeMQError as error:
-            _log.info("%s: could not release the claim: %s", self.locator.where, error)
+            _log.info("%s: could not release the claim: %s", self.where, error)
 
     def _heartbeat(self) -> ServerRequest:
-        return self.requests.heartbeat(self.locator.broker, self.client_id, [self.locator.partition])
+        return self.requests.heartbeat(self.broker, self.client_id, [self.partition])
 
     def _send_now(self, requests: list[ServerRequest]) -> list[Outcome]:
         settings = self.requests.settings
