@@ -39,7 +39,7 @@ def batch_of(*bodies: bytes, partition: Partition) -> RecordBatch:
     """Return records without a key for `partition`."""
     count = len(bodies)
     columns = [b""] * count, list(bodies), [(None, None)] * count, list(range(count)), [None] * count, [None] * count
-    batch = RecordBatch(partition.topic, 0, SendQueue().lane(LaneId(partition.topic, None)), columns)
+    batch = RecordBatch(0, SendQueue(lambda *_: partition).lane(LaneId(partition.topic, None)), columns)
     batch.partition = partition
     return batch
 

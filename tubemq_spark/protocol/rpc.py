@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method
@@ -26,7 +25,7 @@ class RpcProtocol:
     raises `ProtocolError` for bytes that are not a reply, a reply that no request waits for, or one of another method.
     If replies came before the error, it returns them first and raises at the next call, and at all later ones.
 
-    Sends have an interface of their own, because there are many: `sends` gives them serial numbers, and
+    Sends have an interface of their own, because there are many: `next_sends` returns their serial numbers, and
     `take_outcomes` returns what became of them. A server answers the sends of a connection in their order (wire:
     NettyRpcServer). So if it answers a later one, those before it will have no reply.
     """
@@ -54,15 +53,16 @@ class RpcProtocol:
         first = self._sends[0].start if self._sends else 0
         return 1 in (first, next(iter(self._methods), 0))
 
-    def sends(self, count: int, encode: Callable[[int], bytes]) -> bytes:
-        """Return the bytes of `count` sends, as `encode` returns them for the serial number of the first one."""
+    def next_sends(self, count: int) -> range:
+        """Return the serial numbers that the next `count` sends have, if they are `sent`."""
         first = self._last_serial_no + 1
         if first + count - 1 > _SERIAL_NO_MASK:
             first = 1
-        data = encode(first)
-        self._last_serial_no = first + count - 1
-        self._sends.append(range(first, first + count))
-        return data
+        return range(first, first + count)
+
+    def sent(self, sends: range) -> None:
+        self._last_serial_no = sends[-1]
+        self._sends.append(sends)
 
     def take_outcomes(self) -> list[SendReply]:
         """Return and remove what became of sends, in their order."""

@@ -9,7 +9,6 @@ each size. Each send adds its serial number, its attributes and body, and what f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from zlib import crc32
 
 from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing, Method, ServiceType
@@ -43,9 +42,9 @@ class SendEncoder:
         self._head_count = 0
 
     def encode(
-        self, first: int, target: bytes, headers: Sequence[bytes], bodies: Sequence[bytes], kinds: Sequence[Kind]
+        self, sends: range, target: bytes, headers: Sequence[bytes], bodies: Sequence[bytes], kinds: Sequence[Kind]
     ) -> tuple[bytes, list[int]]:
-        """Return the frames of some records, and the size of each frame. `first` is the serial number of the first one.
+        """Return the frames of records with the serial numbers `sends`, and the size of each frame.
 
         `target` is the result of `message.encode_target`. `headers` are the attributes with their length in front, or
         empty. Raise `ProtocolError` for a record that is too long for a frame.
@@ -54,7 +53,7 @@ class SendEncoder:
         sizes: list[int] = []
         all_fields, heads = self._fields, self._heads.setdefault(target, {})
         longest = RPC_MAX_BUFFER_SIZE - _MAX_AROUND - len(target) if self._framing is Framing.STANDARD else -1
-        for serial_no, header, body, kind in zip(count(first), headers, bodies, kinds):
+        for serial_no, header, body, kind in zip(sends, headers, bodies, kinds, strict=True):
             try:
                 fields = all_fields[kind, not header]
             except KeyError:

@@ -57,7 +57,8 @@ def test_replies_can_be_forgotten() -> None:
     stored = Response(Method.SEND_MESSAGE, SendAck(success=True, errCode=200, errMsg="").SerializeToString())
     with connected(Peer(answering(lambda it: stored if it.method == Method.SEND_MESSAGE else echo(it)))) as connection:
         for forgets in (False, True):
-            connection.submit_sends(2, sends, wants_answers=False)
+            numbers = connection.next_sends(2)
+            connection.submit_sends(numbers, b"".join(map(send, numbers)), wants_answers=False)
             first = submit(connection, b"first")
             connection.reply(submit(connection, b"second"))
             assert connection.answered(first)
@@ -68,9 +69,9 @@ def test_replies_can_be_forgotten() -> None:
             connection.forget_replies()
 
 
-def sends(first: int) -> bytes:
+def send(serial_no: int) -> bytes:
     request = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 10_000, b"")
-    return b"".join(encode_frame(first + n, encode_request(request), Framing.STANDARD) for n in range(2))
+    return encode_frame(serial_no, encode_request(request), Framing.STANDARD)
 
 
 @pytest.mark.parametrize("answer", [echo, lambda _: Failure("java.lang.Exception", "no such method")])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.protocol.message import encode_attributes
+from tubemq_spark.protocol.send_frames import SendEncoder
 from tubemq_spark.testing import ServerConfig
 
 ATTRIBUTES = encode_attributes(None, "news", "202611210830")
@@ -34,13 +35,13 @@ def bodies(count: int, start: int = 0) -> list[bytes]:
 def test_many_partitions_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request to a broker has some records for each of several partitions."""
     sizes: list[int] = []
-    encode = RecordBatch.encode
+    encode = SendEncoder.encode
 
-    def counted(batch: RecordBatch, *arguments: object) -> bytes:
-        sizes.append(len(batch))
-        return encode(batch, *arguments)  # type: ignore[arg-type]
+    def counted(encoder: SendEncoder, sends: range, *columns: Any) -> tuple[bytes, list[int]]:
+        sizes.append(len(sends))
+        return encode(encoder, sends, *columns)
 
-    monkeypatch.setattr(RecordBatch, "encode", counted)
+    monkeypatch.setattr(SendEncoder, "encode", counted)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=40)}, brokers=1) as cluster:
         with Producer(settings(cluster)) as producer:
             assert producer.send_together("demo", bodies(6400))

@@ -108,11 +108,13 @@ def test_waiting_records_follow_their_keys_to_new_partitions(cluster: EmbeddedCl
 
 def test_a_lane_whose_records_have_moved_takes_others() -> None:
     old, new = Partition(1, "demo", 0), Partition(1, "demo", 1)
-    queue = SendQueue()
-    lane = queue.lane(LaneId("demo", old, by_key=True))
+    place = [old]
+    queue = SendQueue(lambda *_: place[0])
     for row in range(2):
-        queue.put(lane, Record(b"", b"%d" % row, (None, None), row, key=b"%d" % row))
-        queue.reroute(lambda *_: new)
+        place[0] = old
+        queue.put("demo", None, Record(b"", b"%d" % row, (None, None), row, key=b"%d" % row))
+        place[0] = new
+        queue.reroute()
     taken = [queue.take(queue.lane(LaneId("demo", new, by_key=True)), 10) for _ in range(2)]
     assert [batch and batch.rows for batch in taken] == [[0], [1]]
 

@@ -227,12 +227,17 @@ class Connection:
         self._deadlines[serial_no] = self._clock.monotonic() + request.timeout_ms / 1000
         return serial_no
 
-    def submit_sends(self, count: int, encode: Callable[[int], bytes], *, wants_answers: bool) -> None:
-        """Queue some sends for the next write, see `RpcProtocol.sends`."""
+    def next_sends(self, count: int) -> range:
+        """Return the serial numbers for the next sends, see `RpcProtocol.next_sends`."""
+        return self._rpc.next_sends(count)
+
+    def submit_sends(self, sends: range, data: bytes, *, wants_answers: bool) -> None:
+        """Queue `data`, the frames of `sends`, for the next write."""
         if self.closed:
             raise TransportError(f"the connection to {self.address} is closed")
         self._rpc.wants_answers = wants_answers
-        self._stream.queue(self._rpc.sends(count, encode))
+        self._rpc.sent(sends)
+        self._stream.queue(data)
 
     def take_outcomes(self) -> list[SendReply]:
         """Return and remove what became of sends, see `RpcProtocol.take_outcomes`."""

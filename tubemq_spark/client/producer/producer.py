@@ -23,7 +23,7 @@ from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.record_batch import Record, RecordBatch, RecordId, RecordPlaces
-from tubemq_spark.client.producer.send_queue import MAX_BYTES, LaneId, SendLane, SendQueue
+from tubemq_spark.client.producer.send_queue import MAX_BYTES, SendLane, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
@@ -76,9 +76,9 @@ class Producer:
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS().lease(settings))
         shared = SESSIONS().shared(settings)
-        self._queue = SendQueue(max_bytes)
         self._lookup = lookup
         self._partitioner = Partitioner(self._session, shared.health, lookup)
+        self._queue = SendQueue(self._partitioner.for_key, max_bytes)
         self._targets = SendTargets(self._session)
         wants_answers = lookup is not None or on_stored is not None
         self._sender = Sender(settings, shared.attempts, max_in_flight, wants_answers=wants_answers)
@@ -159,11 +159,7 @@ class Producer:
         partition = None if target is None else Partition(target[0], topic, target[1])
         if partition is not None and partition not in self._targets.verified:
             self._verify_target(row, partition)
-        by_key = partition is None and key is not None
-        if partition is None and key is not None:
-            partition = self._partitioner.for_key(topic, key)
-        lane = self._queue.lane(LaneId(topic, partition, by_key))
-        if self._queue.put(lane, Record(header, body, (msg_type, msg_time), row, record_id, key)):
+        if self._queue.put(topic, partition, Record(header, body, (msg_type, msg_time), row, record_id, key)):
             self._step_while_full()
 
     def send_together(
@@ -198,10 +194,9 @@ class Producer:
         nothing: Sequence[None] = [None] * count
         rows = nothing if first_row is None else range(first_row, first_row + count)
         columns = headers, bodies, [(msg_type, msg_time)] * count, rows, nothing, keys or nothing
-        lane = self._queue.lane(LaneId(topic, None, by_key=keys is not None))
         start = 0
         while start < count:
-            start = self._queue.put_together(lane, columns, start, self._partitioner.for_key)
+            start = self._queue.put_together(topic, columns, start, by_key=keys is not None)
             if self._queue.is_due:
                 self._step_while_full()
         return True
@@ -323,7 +318,7 @@ class Producer:
 
     def _update_partitioner(self) -> None:
         if self._partitioner.update(self._sender.connected):
-            self._queue.reroute(self._partitioner.for_key)
+            self._queue.reroute()
 
     def _connect(self) -> None:
         """Open the connections that waiting records need."""
@@ -359,7 +354,6 @@ class Producer:
 
     def _receive(self) -> bool:
         """Handle the outcomes of sends. Return True if there were any."""
-        partitioner = self._partitioner
         failures: list[tuple[RecordBatch, Fate]] = []
         refusal: TubeMQError | None = None
         is_any = False
@@ -373,7 +367,7 @@ class Producer:
                 self._failures.rejecting.discard(channel.broker.broker_id)
                 OUTAGES().worked(_log, channel.broker)
             if channel.is_broken and failed:  # a connection without sends may end; a new one is opened when needed
-                partitioner.health.broker_failed(channel.broker.broker_id, "lost")
+                self._partitioner.health.broker_failed(channel.broker.broker_id, "lost")
             for one in failed:
                 try:
                     failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))
@@ -385,7 +379,7 @@ class Producer:
             if self._must_resolve(batch, fate):
                 self._unresolved.add(batch)
             else:
-                self._queue.put_back(batch, partitioner.for_key)
+                self._queue.put_back(batch)
         return is_any
 
     def _must_resolve(self, batch: RecordBatch, fate: Fate) -> bool:
@@ -429,7 +423,7 @@ class Producer:
                     if self._on_stored is not None:
                         self._on_stored([batch.rows[at]], [batch.ids[at]], where.places)
             if missing:
-                self._queue.put_back(batch.only(missing), self._partitioner.for_key)
+                self._queue.put_back(batch.only(missing))
         return bool(resolved)
 
     def _ping(self, broker_id: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.send_frames import Kind, SendEncoder
+from tubemq_spark.protocol.send_frames import Kind
 
 if TYPE_CHECKING:
     from tubemq_spark.client.producer.send_queue import SendLane
@@ -70,9 +70,8 @@ class SendFailure:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RecordBatch:
-    """Records of `topic` in the order in which they were accepted; `number` tells the batch's place among others."""
+    """Records in the order in which they were accepted; `number` tells the batch's place among others."""
 
-    topic: str
     number: int
     lane: SendLane
     columns: Sequence[list[Any]] = field(default_factory=lambda: [[] for _ in Record._fields])
@@ -102,6 +101,10 @@ class RecordBatch:
     def __repr__(self) -> str:
         return f"<RecordBatch of {len(self)} for {self.partition or self.topic}, {self.answered} answered>"
 
+    @property
+    def topic(self) -> str:
+        return self.lane.id.topic
+
     def append(self, record: Record) -> None:
         for column, cell in zip(self.columns, record, strict=True):
             column.append(cell)
@@ -118,7 +121,7 @@ class RecordBatch:
         return self._with([list(take(column)) for column in self.columns])
 
     def _with(self, columns: list[list[Any]]) -> RecordBatch:
-        made = RecordBatch(self.topic, self.number, self.lane, columns)
+        made = RecordBatch(self.number, self.lane, columns)
         made.failure, made.was_silent = self.failure, self.was_silent
         made.partition, made.earliest_offset = self.partition, self.earliest_offset
         return made
@@ -135,11 +138,6 @@ class RecordBatch:
         return sum(map(len, bodies)) + sum(map(len, headers)) + OVERHEAD * len(bodies)
 
     # While it is in flight
-
-    def encode(self, encoder: SendEncoder, first: int, target: bytes) -> bytes:
-        """Return the frames; parameters as for `SendEncoder.encode`."""
-        data, self.sizes = encoder.encode(first, target, self.headers, self.bodies, self.kinds)
-        return data
 
     @property
     def unanswered(self) -> int:

@@ -65,7 +65,7 @@ class SendLane:
         """Return the batch that takes the next record, which has `size` bytes."""
         self._open_bytes += size
         if self._open is None or len(self._open) >= BATCH or self._open_bytes > _BATCH_BYTES:
-            self._open = RecordBatch(self.id.topic, number, self)
+            self._open = RecordBatch(number, self)
             self._open_bytes = size
             self.waiting.append(self._open)
             self._tried = -1
@@ -127,11 +127,12 @@ class SendLane:
 class SendQueue:
     """All records of a producer that wait to be sent, and the memory of those that are not acknowledged yet."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, partition_for_key: PartitionForKey, max_bytes: int = MAX_BYTES) -> None:
         """`max_bytes` bounds attributes and bodies of all unacknowledged records, plus `OVERHEAD` for each."""
         self.accepted = 0  # records
         self.waiting = 0  # records
         self.bytes = 0  # of unacknowledged records
+        self._partition_for_key = partition_for_key
         self._max_bytes = max_bytes
         self._new = self._new_bytes = 0  # records, and their bytes, since the last `begin_step`
         self._lanes: dict[LaneId, SendLane] = {}  # the one that was served longest ago comes first
@@ -148,26 +149,29 @@ class SendQueue:
             lane = self._lanes[lane_id] = SendLane(lane_id, order)
         return lane
 
-    def put(self, lane: SendLane, record: Record) -> bool:
-        """Add a record. Return `is_due`."""
+    def put(self, topic: str, target: Partition | None, record: Record) -> bool:
+        """Add a record for partition `target`, else that of its key, else any. Return `is_due`."""
+        by_key = False
+        if target is None and record.key is not None:
+            by_key, target = True, self._partition_for_key(topic, record.key)
+        lane = self.lane(LaneId(topic, target, by_key))
         size = len(record.header) + len(record.body)
         lane.open(self.accepted, size).append(record)
         self._added(1, size)
         return self.is_due
 
-    def put_together(
-        self, lane: SendLane, columns: Sequence[Sequence[Any]], start: int, partition_for_key: PartitionForKey
-    ) -> int:
-        """Add records from `start` on in `columns`, which are those of a `RecordBatch`, as many as one batch takes.
-        Return where the others begin."""
+    def put_together(self, topic: str, columns: Sequence[Sequence[Any]], start: int, *, by_key: bool) -> int:
+        """Add records without a target from `start` on in `columns`, which are those of a `RecordBatch`, as many as a
+        batch takes. Return where the others begin."""
         headers, bodies, *_ = columns
         most = slice(start, start + BATCH)
         sizes = list(accumulate(len(a) + len(b) + OVERHEAD for a, b in zip(headers[most], bodies[most], strict=True)))
         count = max(1, bisect_right(sizes, min(_BATCH_BYTES, self._max_bytes - self.bytes)))
         end = start + count
-        batch = RecordBatch(lane.id.topic, self.accepted, lane, [list(column[start:end]) for column in columns])
+        lane = self.lane(LaneId(topic, None, by_key))
+        batch = RecordBatch(self.accepted, lane, [list(column[start:end]) for column in columns])
         self._added(count, sizes[count - 1] - OVERHEAD * count)
-        self._route(batch, partition_for_key)
+        self._route(batch)
         return end
 
     def _added(self, count: int, size: int) -> None:
@@ -202,14 +206,14 @@ class SendQueue:
             self._lanes[lane.id] = self._lanes.pop(lane.id)
         return batch
 
-    def put_back(self, batch: RecordBatch, partition_for_key: PartitionForKey) -> None:
+    def put_back(self, batch: RecordBatch) -> None:
         """Add records that failed before those that were accepted later."""
         COUNTERS().add(Count.RESENT, len(batch))
         self.waiting += len(batch)
         batch.lane.order.release(batch.keys)
-        self._route(batch, partition_for_key)
+        self._route(batch)
 
-    def _route(self, batch: RecordBatch, partition_for_key: PartitionForKey) -> None:
+    def _route(self, batch: RecordBatch) -> None:
         topic, _, by_key = batch.lane.id
         if not by_key:
             batch.lane.put_back(batch)
@@ -217,19 +221,19 @@ class SendQueue:
         places: defaultdict[Partition, list[int]] = defaultdict(list)
         for at, key in enumerate(batch.keys):
             assert key is not None
-            places[partition_for_key(topic, key)].append(at)
+            places[self._partition_for_key(topic, key)].append(at)
         for partition, chosen in places.items():
             part = batch.only(chosen)
             part.lane = self.lane(LaneId(topic, partition, by_key))
             part.partition = partition
             part.lane.put_back(part)
 
-    def reroute(self, partition_for_key: PartitionForKey) -> None:
+    def reroute(self) -> None:
         """Find the partitions of all keys again, because the topic has other partitions now."""
         for lane in list(self._lanes.values()):
             if lane.id.by_key:
                 for batch in reversed(lane.take_all()):
-                    self._route(batch, partition_for_key)
+                    self._route(batch)
 
     def release(self, batch: RecordBatch, start: int, end: int) -> None:
         """Release the memory of records that are stored, and let the next ones of their keys go."""

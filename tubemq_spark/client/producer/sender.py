@@ -163,9 +163,9 @@ class BrokerChannel:
     def submit(self, batch: RecordBatch, target: bytes) -> None:
         """Queue `batch` for the next `flush`. Raise `ProtocolError` if a record is too long for a frame."""
         batch.began_at, batch.earliest_offset = self.connection.queued, self._ends.get(batch.partition)
-        self.connection.submit_sends(
-            len(batch), lambda first: batch.encode(self._encoder, first, target), wants_answers=self._wants_answers
-        )
+        sends = self.connection.next_sends(len(batch))
+        data, batch.sizes = self._encoder.encode(sends, target, batch.headers, batch.bodies, batch.kinds)
+        self.connection.submit_sends(sends, data, wants_answers=self._wants_answers)
         batch.sent_at = self.settings.clock.monotonic()
         if not self._batches:
             self.timeout.begin_turn(batch.sent_at)
