@@ -47,7 +47,6 @@ class Packs:
     """The packs that one task fills."""
 
     def __init__(self, encoder: RowEncoder, limits: PackLimits, clock: Clock, producer: Producer) -> None:
-        self._encoder = encoder
         self._codec = encoder.body_codec
         self._limits = limits
         self._clock = clock
