@@ -16,6 +16,7 @@ from tubemq_spark.protocol.message import ATTRIBUTES_FLAG
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.store import Store
+from tubemq_spark.testing.catalog import TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 
@@ -23,7 +24,11 @@ UNIT = INDEX_MSG_UNIT_SIZE
 _KEY = Key("g", "demo", 7)
 _TOO_LONG = 100 + MESSAGE_SIZE_SLACK  # bytes of a payload that the broker does not return from memory
 _CONFIG = ServerConfig(
-    max_msg_size=100, mem_cache_msg_count=1 << 40, mem_cache_msg_size=1 << 40, max_index_segment_entries=1 << 40
+    max_msg_size=100,
+    mem_cache_msg_count=1 << 40,
+    mem_cache_msg_size=1 << 40,
+    max_index_segment_entries=1 << 40,
+    topic_max_bytes=1 << 50,
 )
 
 
@@ -91,7 +96,7 @@ class SimulatedStore:
         self.limits = limits or Limits()
 
     def _new_store(self) -> Store:
-        return Store(1, 1 << 50, replace(_CONFIG), self._clock)
+        return Store(TopicLayout(1, 1), replace(_CONFIG), self._clock)
 
     @property
     def minimum(self) -> int:

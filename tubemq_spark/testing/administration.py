@@ -69,7 +69,8 @@ class Administration:
         if brokers is not None and not brokers:
             raise ConfigError(f"topic {name} needs at least one broker")
         for broker_id in self._servers.brokers if brokers is None else brokers:
-            self._servers.deploy(name, broker_id, partitions, stores, max_msg_size)
+            before = self._catalog.layout(name, broker_id) or TopicLayout(partitions, stores)
+            self._servers.deploy(name, broker_id, before.grown(partitions, stores, max_msg_size))
 
     def close_topic(self, name: str, *, publish: bool = True, subscribe: bool = True) -> None:
         """Close the topic for producers, consumers or both, until `open_topic`."""

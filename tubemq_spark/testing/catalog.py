@@ -7,7 +7,7 @@ Masters serve it to clients, brokers follow it, and `Administration` changes it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
 
@@ -22,6 +22,13 @@ class TopicLayout:
     accept_publish: bool = True
     accept_subscribe: bool = True
     delete_policy: str = "delete,168h"  # what clients are told; `expire` deletes messages
+
+    def grown(self, partitions: int, stores: int, max_msg_size: int | None = None) -> TopicLayout:
+        """Return a layout with at least these numbers. None keeps the limit of messages."""
+        limit = self.max_msg_size if max_msg_size is None else max_msg_size
+        return replace(
+            self, partitions=max(partitions, self.partitions), stores=max(stores, self.stores), max_msg_size=limit
+        )
 
     @property
     def partition_ids(self) -> list[int]:

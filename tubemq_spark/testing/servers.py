@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
@@ -230,18 +230,10 @@ class Servers:
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
-    def deploy(self, topic: str, broker_id: int, partitions: int, stores: int, max_msg_size: int | None = None) -> None:
-        """Create the topic on a broker. If it exists, it grows to these numbers. `max_msg_size` is in bytes."""
-        broker = self.broker(broker_id).service
-        before = self.catalog.layout(topic, broker_id) or TopicLayout(partitions, stores)
-        layout = replace(
-            before,
-            partitions=max(partitions, before.partitions),
-            stores=max(stores, before.stores),
-            max_msg_size=before.max_msg_size if max_msg_size is None else max_msg_size,
-        )
+    def deploy(self, topic: str, broker_id: int, layout: TopicLayout) -> None:
+        """Create the topic on a broker, or change it."""
         self.catalog.topics.setdefault(topic, {})[broker_id] = layout
-        broker.stores.resize(topic, layout)
+        self.broker(broker_id).service.stores.resize(topic, layout)
 
     def undeploy(self, topic: str, broker_id: int) -> None:
         """Delete the topic and its messages on a broker; the groups keep their offsets."""

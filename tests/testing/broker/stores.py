@@ -9,6 +9,7 @@ from dataclasses import replace
 from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.store import NO_CODE, ReadResult, Store
+from tubemq_spark.testing.catalog import TopicLayout
 from tubemq_spark.testing.config import ServerConfig
 
 CONFIG = ServerConfig()
@@ -24,7 +25,7 @@ def make_store(
     config: ServerConfig = CONFIG,
     clock: StoppedClock | None = None,
 ) -> Store:
-    return Store(partitions, max_bytes, config, clock or StoppedClock())
+    return Store(TopicLayout(partitions, 1), replace(config, topic_max_bytes=max_bytes), clock or StoppedClock())
 
 
 def append(

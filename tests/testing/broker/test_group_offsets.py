@@ -11,6 +11,7 @@ from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.store import NO_CODE, Store
+from tubemq_spark.testing.catalog import TopicLayout
 from tubemq_spark.testing.config import Release, ServerConfig
 
 KEY = Key("g", "demo", 0)
@@ -26,7 +27,7 @@ class Bench:
         self.clock = StoppedClock()
         config = replace(ServerConfig(release=release), **settings)  # type: ignore[arg-type]  # all of them are times
         self.offsets = GroupOffsets(config, self.clock)
-        self.store = Store(1, 1 << 40, config, self.clock)
+        self.store = Store(TopicLayout(1, 1), config, self.clock)
         self.append(20)
         self.store.keep(10)
         assert (self.store.min_offset, self.store.max_offset) == (MIN, MAX)

@@ -11,7 +11,6 @@ from tests.testing.broker.stores import (
     CONFIG,
     FILES,
     FLUSHING,
-    NO_LIMIT,
     ROOMY,
     append,
     drain,
@@ -24,6 +23,7 @@ from tubemq_spark.protocol.constants import STORE_DATA_HEADER_LEN as DATA_HEADER
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.broker.store import ENTRY_BYTES, NO_CODE, UNIT, Store
+from tubemq_spark.testing.catalog import TopicLayout
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.java import filter_code
 
@@ -87,7 +87,7 @@ def test_more_partitions_lengthen_the_scans_of_a_store() -> None:
     store = make_store(1, config=ROOMY)
     append(store, 30_000)
     store.flush()
-    store.set_limits(20, NO_LIMIT)
+    store.set_layout(TopicLayout(20, 1))
     assert read(store).advance == 6750 * UNIT
 
 
@@ -253,12 +253,12 @@ def test_a_lowered_bound_applies_at_once(flushed: bool) -> None:
     if flushed:
         store.flush()
     assert store.min_offset == 0
-    store.set_limits(1, MAX_BYTES // 4)
+    store.set_layout(TopicLayout(1, 4))
     assert held_bytes(store) <= MAX_BYTES // 4
     assert store.max_offset == 900 * UNIT
     append(store, 900, first=900)
     assert held_bytes(store) <= MAX_BYTES // 4
-    store.set_limits(1, MAX_BYTES)
+    store.set_layout(TopicLayout(1, 1))
     append(store, 3000, first=1800)
     assert MAX_BYTES * 3 // 4 < held_bytes(store) <= MAX_BYTES
 

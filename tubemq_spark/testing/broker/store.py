@@ -20,6 +20,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MESSAGE_SIZE_SL
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.catalog import TopicLayout
 from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import ServerConfig
 
@@ -103,13 +104,13 @@ class _MemoryBlock:
 
 
 class Store:
-    """One store of a topic with `partitions` partitions.
+    """One store of a topic.
 
-    It deletes its oldest segments when it takes more than `max_bytes` of memory. A block or a segment is full with an
-    eighth of that at the latest.
+    It deletes its oldest segments when it takes more than its share of `topic_max_bytes`. A block or a segment is full
+    with an eighth of that at the latest.
     """
 
-    def __init__(self, partitions: int, max_bytes: int, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, layout: TopicLayout, config: ServerConfig, clock: Clock) -> None:
         self._stored_bytes = 0
         self._config = config
         self._clock = clock
@@ -119,14 +120,14 @@ class Store:
         self._memory_due = Period(clock, _MEMORY_FLUSH_PERIOD)
         self._disk_due = Period(clock, _DISK_FLUSH_PERIOD)
         self._block = _MemoryBlock(clock.now(), 0, 0)
-        self.set_limits(partitions, max_bytes)
+        self.set_layout(layout)
 
-    def set_limits(self, partitions: int, max_bytes: int) -> None:
-        """Behave from now on as a store that was created with these arguments."""
-        entries = 1000 * partitions
+    def set_layout(self, layout: TopicLayout) -> None:
+        """Behave from now on as a store that was created with this layout."""
+        entries = 1000 * layout.partitions
         self._memory_scan = min(max(entries, 6000), 10_000)
         self._file_scan = min(max(entries, 8000), 13_500)
-        self._max_bytes = max_bytes
+        self._max_bytes = self._config.topic_max_bytes // layout.stores
         if self._block.held_bytes > self._part_bytes:
             self._flush_block()
         self._drop_surplus()

@@ -37,7 +37,7 @@ class TopicStores:
     def resize(self, topic: str, layout: TopicLayout) -> None:
         """Apply the topic's new number of partitions or stores."""
         for store in self.of_topic(topic).values():
-            store.set_limits(layout.partitions, self._max_bytes(layout))
+            store.set_layout(layout)
 
     def drop_topic(self, topic: str) -> None:
         """Delete the topic's files."""
@@ -86,7 +86,7 @@ class TopicStores:
         key = topic, max(partition_id, 0) // STORE_PARTITION_BASE
         store = self._stores.get(key)
         if store is None:
-            store = self._stores[key] = Store(layout.partitions, self._max_bytes(layout), self._config, self._clock)
+            store = self._stores[key] = Store(layout, self._config, self._clock)
         return store
 
     def open_checked(self, topic: str, layout: TopicLayout, partition_id: int) -> Store:
@@ -96,10 +96,6 @@ class TopicStores:
                 f"Wrong partition value {partition_id},valid partitions in (0,{layout.partitions - 1})"
             )
         return self.open(topic, layout, partition_id)
-
-    def _max_bytes(self, layout: TopicLayout) -> int:
-        """Return the limit of one store."""
-        return self._config.topic_max_bytes // layout.stores
 
 
 def _is_partition(partition_id: int, layout: TopicLayout) -> bool:

@@ -188,11 +188,8 @@ class MasterWebApi:
             if record.status == _REMOVED:
                 self._servers.undeploy(name, broker_id)
             else:
-                self._servers.deploy(name, broker_id, record.layout.partitions, record.layout.stores)
-                layout = self._catalog.topics[name][broker_id]
-                layout.accept_publish = record.layout.accept_publish
-                layout.accept_subscribe = record.layout.accept_subscribe
-                layout.delete_policy = record.layout.delete_policy
+                running = self._catalog.layout(name, broker_id) or record.layout
+                self._servers.deploy(name, broker_id, record.layout.grown(running.partitions, running.stores))
         return _data([{"brokerId": one, "success": True, "errCode": 200, "errInfo": "Ok!"} for one in brokers])
 
     @property
