@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of tubemq_spark/option_builder.py: one keyword argument, with type and meaning, for each declared option."""
+"""The text of tubemq_spark/option_builder.py: one keyword argument, with its type, for each declared option."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ def {name}(
 ) -> dict[str, str]:
     """Return the given options of {what}: texts, by their names in docs/options.md.
 
-    The values are checked when Spark loads the {side}.
-
-    Args:
-{arguments}
+    That page says what each option means. The values are checked when Spark loads the {side}.
     """
     return _texts(locals(), {constant})
 '''
@@ -148,29 +145,10 @@ def _function(name: str, what: str, side: str, options: Sequence[Option[Any]]) -
         f"    {python_name(option)}: {python_type(option)}{'' if option.required else ' | None = None'},"
         for option in ordered
     ]
-    arguments = [
-        textwrap.fill(
-            f"{python_name(option)}: {option.meaning}{_default(option)}",
-            width=120,
-            initial_indent=" " * 8,
-            subsequent_indent=" " * 12,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for option in ordered
-    ]
     return FUNCTION.format(
         name=name,
         what=what,
         side=side,
         parameters="\n".join(parameters),
-        arguments="\n".join(arguments),
         constant=f"(*_CONNECTION, *{side.upper()}_ONLY)",
     )
-
-
-def _default(option: Option[Any]) -> str:
-    shown = option.shown_default
-    if shown is None and option.default is not None:
-        shown = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
-    return "" if shown is None else f". Default: {shown}"
