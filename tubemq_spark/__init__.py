@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tubemq_spark import default_logging
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 
 default_logging.install()
 
+_MODULES = {  # imported on first use, because pyspark may be missing and takes long to import
+    "check": "spark_check",
+    "register": "registration",
+    "restore": "sink.restore",
+    "sink_options": "option_builder",
+    "source_options": "option_builder",
+}
+
 __all__ = [
     "AuthError",
     "ConfigError",
@@ -52,26 +61,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use, because pyspark may be missing and takes long to import.
-    if name == "restore":
-        from tubemq_spark.sink.restore import restore
-
-        return restore
-    if name == "register":
-        from tubemq_spark.registration import register
-
-        return register
-    if name == "check":
-        from tubemq_spark.spark_check import check
-
-        return check
     if name == "__version__":
         return _version()
-    if name in ("sink_options", "source_options"):
-        from tubemq_spark import option_builder
-
-        return getattr(option_builder, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"tubemq_spark.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -82,12 +83,9 @@ def _pack_gzip(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
-def _pack_by_pyarrow(codec: str) -> Callable[[bytes], bytes]:
-    def pack(body: bytes) -> bytes:
-        packed: bytes = pa.Codec(codec).compress(body, asbytes=True)
-        return packed
-
-    return pack
+def _pack_by_pyarrow(codec: str, body: bytes) -> bytes:
+    packed: bytes = pa.Codec(codec).compress(body, asbytes=True)
+    return packed
 
 
 def _lz4_frame(body: bytes) -> Iterator[bytes]:
@@ -135,23 +133,19 @@ def _unpack_snappy(data: bytes, most: int) -> bytes:
     return plain
 
 
-def _unpack_frame(codec: str) -> Callable[[bytes, int], bytes]:
-    """Return the function for a codec whose frames may not contain their decompressed size."""
-
-    def unpack(data: bytes, most: int) -> bytes:
-        if not data:
-            raise _damaged(codec)
-        plain = io.BytesIO()
-        # When `read` of a pyarrow stream fails, it leaks the bytes object it made, several KiB each time (seen in
-        # 15.0.2, 19.0.1, 22.0.0 and 26.0.1). `readinto` makes none.
-        part = memoryview(bytearray(min(_PART, most + 1)))
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            while size := stream.readinto(part):
-                plain.write(part[:size])
-                _check_size(plain.tell(), most)
-        return plain.getvalue()
-
-    return unpack
+def _unpack_frame(codec: str, data: bytes, most: int) -> bytes:
+    """Decompress a frame, which may not contain its decompressed size."""
+    if not data:
+        raise _damaged(codec)
+    plain = io.BytesIO()
+    # When `read` of a pyarrow stream fails, it leaks the bytes object it made, several KiB each time (seen in 15.0.2,
+    # 19.0.1, 22.0.0 and 26.0.1). `readinto` makes none.
+    part = memoryview(bytearray(min(_PART, most + 1)))
+    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+        while size := stream.readinto(part):
+            plain.write(part[:size])
+            _check_size(plain.tell(), most)
+    return plain.getvalue()
 
 
 class Codec(NamedTuple):
@@ -165,9 +159,9 @@ class Codec(NamedTuple):
 
 CODECS: Mapping[str, Codec] = {
     "gzip": Codec("a gzip member", _pack_gzip, _unpack_gzip, is_of_pyarrow=False),
-    "zstd": Codec("a zstd frame", _pack_by_pyarrow("zstd"), _unpack_frame("zstd")),
-    "snappy": Codec("a raw snappy block", _pack_by_pyarrow("snappy"), _unpack_snappy),
-    "lz4": Codec("an lz4 frame", lambda body: b"".join(_lz4_frame(body)), _unpack_frame("lz4")),
+    "zstd": Codec("a zstd frame", partial(_pack_by_pyarrow, "zstd"), partial(_unpack_frame, "zstd")),
+    "snappy": Codec("a raw snappy block", partial(_pack_by_pyarrow, "snappy"), _unpack_snappy),
+    "lz4": Codec("an lz4 frame", lambda body: b"".join(_lz4_frame(body)), partial(_unpack_frame, "lz4")),
 }
 
 

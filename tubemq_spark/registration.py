@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource
 
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.task_counts import Totals, accumulator_of
@@ -69,30 +63,12 @@ def _archived(archive: str) -> type[DataSource]:
     """Return the data source for a package that Spark has shipped in `archive`, as `--py-files` does.
 
     Spark gives such files to tasks, but not to the driver's process that plans a stream (tried on Spark 4.3). The class
-    is local, so cloudpickle sends it by value to that process, where it adds the archive to the path.
+    and its methods are local, so cloudpickle sends them by value to that process, where they add the archive to the
+    path.
     """
 
-    class TubeMQ(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "tubemq"
-
-        def schema(self) -> StructType:
-            return self._found().schema()
-
-        def reader(self, schema: StructType) -> DataSourceReader:
-            return self._found().reader(schema)
-
-        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return self._found().streamReader(schema)
-
-        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            return self._found().writer(schema, overwrite)
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            return self._found().streamWriter(schema, overwrite)
-
-        def _found(self) -> TubeMQDataSource:
+    def forwarded(name: str) -> Callable[..., Any]:
+        def call(source: DataSource, *given: Any, **named: Any) -> Any:
             import sys
 
             try:
@@ -101,6 +77,10 @@ def _archived(archive: str) -> type[DataSource]:
                 sys.path.append(archive)
                 from tubemq_spark.datasource import TubeMQDataSource
 
-            return TubeMQDataSource(self.options)
+            return getattr(TubeMQDataSource(source.options), name)(*given, **named)
 
-    return TubeMQ
+        return call
+
+    names = ("schema", "reader", "streamReader", "writer", "streamWriter")
+    methods: dict[str, Any] = {name: forwarded(name) for name in names}
+    return type("TubeMQ", (DataSource,), {"name": classmethod(lambda _: "tubemq"), **methods})
