@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,25 +23,20 @@ class JsonLines:
         self._target: Path | TextIO = Path(target) if isinstance(target, (str, PathLike)) else target
 
     def started(self, query: Query) -> None:
-        self._write("started", time.time(), query, {})
+        self._write("started", time.time(), query)
 
     def batch(self, report: BatchReport) -> None:
-        values = {
-            "batch": report.batch,
-            "seconds": report.seconds,
-            "sources": [_source(source) for source in report.sources],
-            "sinkRows": report.sink_rows,
-            "taskCounts": dict(report.task_counts),
-        }
-        self._write("batch", report.began, report.query, values)
+        values = {"batch": report.batch, "seconds": report.seconds, "sources": list(map(_source, report.sources))}
+        counts = {"sinkRows": report.sink_rows, "taskCounts": dict(report.task_counts)}
+        self._write("batch", report.began, report.query, **values, **counts)
 
     def idle(self, query: Query, at: float) -> None:
-        self._write("idle", at, query, {})
+        self._write("idle", at, query)
 
     def ended(self, report: EndReport) -> None:
-        self._write("ended", time.time(), report.query, {"error": report.error, "text": report.text})
+        self._write("ended", time.time(), report.query, error=report.error, text=report.text)
 
-    def _write(self, event: str, at: float, query: Query, values: Mapping[str, Any]) -> None:
+    def _write(self, event: str, at: float, query: Query, **values: Any) -> None:
         head = {"event": event, "time": at, "query": query.label, "id": query.id, "run": query.run_id}
         line = json.dumps({**head, **values}, ensure_ascii=False) + "\n"
         if isinstance(self._target, Path):

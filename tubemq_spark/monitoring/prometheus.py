@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIServer
@@ -48,40 +49,28 @@ class PrometheusMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.registry = registry
         query, source = ("query",), ("query", "source")
-        self._active = Gauge("tubemq_spark_query_active", "1 while the query runs", query, registry=registry)
-        self._heard = Gauge(
-            "tubemq_spark_last_report_timestamp_seconds", "When the query reported last", query, registry=registry
-        )
-        self._batches = Counter("tubemq_spark_batches", "Micro-batches that have ended", query, registry=registry)
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._active = gauge("tubemq_spark_query_active", "1 while the query runs", query)
+        self._heard = gauge("tubemq_spark_last_report_timestamp_seconds", "When the query reported last", query)
+        self._batches = counter("tubemq_spark_batches", "Micro-batches that have ended", query)
         self._seconds = Histogram(
             "tubemq_spark_batch_seconds", "How long a micro-batch took", query, buckets=_SECONDS, registry=registry
         )
-        self._rows = Counter("tubemq_spark_rows", "Rows read from TubeMQ", source, registry=registry)
-        self._sink_rows = Counter(
-            "tubemq_spark_sink_rows", "Rows written, if Spark reports them", query, registry=registry
-        )
-        self._lag = Gauge(
+        self._rows = counter("tubemq_spark_rows", "Rows read from TubeMQ", source)
+        self._sink_rows = counter("tubemq_spark_sink_rows", "Rows written, if Spark reports them", query)
+        self._lag = gauge(
             "tubemq_spark_lag_entries",
             "Index entries of the partition's store that were not read when the batch was planned",
             _PARTITION,
-            registry=registry,
         )
-        self._failures = Counter(
-            "tubemq_spark_query_failures", "Runs that ended with an error", ("query", "error"), registry=registry
-        )
+        self._failures = counter("tubemq_spark_query_failures", "Runs that ended with an error", ("query", "error"))
         self._counters = {
-            one.key: Counter(
-                f"tubemq_spark_driver_{one.name.lower()}",
-                f"{one.text}: in the driver's source",
-                source,
-                registry=registry,
-            )
+            one.key: counter(f"tubemq_spark_driver_{one.name.lower()}", f"{one.text}: in the driver's source", source)
             for one in Count
             if not one.tasks_only
         }
         self._task_counts = {
-            one.key: Counter(f"tubemq_spark_task_{one.name.lower()}", f"{one.text}: in tasks", query, registry=registry)
-            for one in Count
+            one.key: counter(f"tubemq_spark_task_{one.name.lower()}", f"{one.text}: in tasks", query) for one in Count
         }
         self._totals: dict[tuple[str, ...], int] = {}  # by run, source and key, or by query and key: counted so far
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # by run: the labels of its lag
