@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Iterator, Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-from tubemq_spark.checks import worker_probe
+from tubemq_spark.checks.cluster import Found
 from tubemq_spark.checks.driver import driver_checks
 from tubemq_spark.checks.executors import judge_reports, task_program
 from tubemq_spark.checks.interpreters import this_interpreter
 from tubemq_spark.checks.network import Server
-from tubemq_spark.checks.result import CheckResult, failed, ok
-from tubemq_spark.checks.table import format_table
+from tubemq_spark.checks.result import CheckResult, failed, format_table, ok
 
 _ROWS = 1000  # enough that each of Spark's default partitions has one
 
@@ -37,10 +35,11 @@ def check(spark: SparkSession, options: Mapping[str, str], *, show: bool = True)
     `spark.createDataFrame(rows)` makes a DataFrame of them. Nothing is raised for what the checks find.
     """
     given = {str(key): str(value) for key, value in options.items()}
-    servers: list[Server] = []
-    results = list(driver_checks(given, variables=not _is_remote(spark), workers=False, servers=servers))
+    found = Found()
+    is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
+    results = list(driver_checks(given, variables=not is_remote, workers=False, found=found))
     results.append(_discovery(spark))
-    results += _executors(spark, given, servers)
+    results += _executors(spark, given, found.servers)
     if show:
         print(format_table(results))
     return results
@@ -64,8 +63,7 @@ def _discovery(spark: SparkSession) -> CheckResult:
 
 
 def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Server]) -> Iterator[CheckResult]:
-    program = task_program(inspect.getsource(worker_probe), options, servers)
-
+    program = task_program(options, servers)
     reports: list[str] = []  # of one task, for each gets a copy of its own
 
     def run(_: int) -> str | None:
@@ -87,10 +85,6 @@ def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Se
         return
     yield ok("executors", "tasks", f"{len(found)} tasks ran")._replace(place="executor")
     yield from judge_reports(found, driver, began, time.time())
-
-
-def _is_remote(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _first_line(error: Exception) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,14 @@ DRIVER = this_interpreter()
         ({"PYSPARK_DRIVER_PYTHON": "/opt/other/bin/python"}, "warning"),
     ],
 )
-def test_two_variables_may_name_two_interpreters(variables: dict[str, str], state: str) -> None:
-    assert [result.state for result in check_variables(variables)] == [state]
+def test_two_variables_may_name_two_interpreters(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], state: str
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert check_variables().state == state
 
 
 def test_an_interpreter_tells_its_versions() -> None:
@@ -34,8 +39,9 @@ def test_an_interpreter_tells_its_versions() -> None:
 
 
 @pytest.mark.parametrize("command", ["no-such-python", "/bin/false"])
-def test_workers_need_an_interpreter(command: str) -> None:
-    (result,) = check_workers(DRIVER, {"PYSPARK_PYTHON": command})
+def test_workers_need_an_interpreter(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", command)
+    (result,) = check_workers(DRIVER)
     assert (result.state, result.check) == ("failed", "interpreter")
     assert "PYSPARK_PYTHON" in result.remedy
 
@@ -43,5 +49,5 @@ def test_workers_need_an_interpreter(command: str) -> None:
 @pytest.mark.parametrize("name", ["package_missing_on_executors", "old_protobuf_on_executors"])
 def test_faults_of_the_workers_interpreter_are_found_without_spark(ground: Ground, name: str) -> None:
     FAULTS[name].plant(ground)
-    results = check_workers(DRIVER, {"PYSPARK_PYTHON": str(Path(ground.folder, "python"))})
+    results = check_workers(DRIVER)
     assert {result.check for result in results if result.state != "ok"} == FAULTS[name].finds

@@ -30,7 +30,7 @@ def problems(results: list[CheckResult]) -> dict[str, str]:
 
 def test_a_good_installation_has_no_problem() -> None:
     assert problems(check_versions(interpreter())) == {}
-    assert problems(check_same(interpreter(), interpreter())) == {}
+    assert problems(list(check_same(interpreter(), interpreter()))) == {}
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,4 @@ def test_a_bad_version_is_reported(found: Interpreter, check: str, state: str) -
     ],
 )
 def test_tasks_need_the_same_python_and_package(found: Interpreter, checks: set[str]) -> None:
-    results = check_same(found, interpreter())
-    assert set(problems(results)) == checks
+    assert set(problems(list(check_same(found, interpreter())))) == checks

@@ -7,7 +7,6 @@ claims a partition or sends a message.
 """
 
 from tubemq_spark.checks.driver import driver_checks
-from tubemq_spark.checks.result import FAILED, OK, WARNING, CheckResult, CheckState
-from tubemq_spark.checks.table import count_states, format_table
+from tubemq_spark.checks.result import FAILED, OK, CheckResult, CheckState, count_states
 
-__all__ = ["FAILED", "OK", "WARNING", "CheckResult", "CheckState", "count_states", "driver_checks", "format_table"]
+__all__ = ["FAILED", "OK", "CheckResult", "CheckState", "count_states", "driver_checks"]

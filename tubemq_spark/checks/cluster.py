@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tubemq_spark.checks.clocks import check_token_clock, refused_clock
+from tubemq_spark.checks.network import Server
 from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice, warning
 from tubemq_spark.checks.settings import CheckSettings
 from tubemq_spark.client.admin_api import matching_topics
@@ -22,7 +23,7 @@ from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
+from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
 from tubemq_spark.protocol.metadata import Broker, TopicOnBroker
 from tubemq_spark.source.option_parsers import types_of
@@ -37,9 +38,9 @@ _NO_PARTITION = (
 
 @dataclass
 class Found:
-    """What the masters listed: brokers by id, and the partitions' layouts by topic and broker id. `readable` are the
-    layouts that the group may read."""
+    """What the masters listed: brokers by id, and the layouts that the group may read. `servers` are those to check."""
 
+    servers: list[Server] = field(default_factory=list)
     brokers: dict[int, Broker] = field(default_factory=dict)
     readable: list[TopicOnBroker] = field(default_factory=list)
     token: int = 0
@@ -55,35 +56,38 @@ class Found:
             session.close()
 
 
-def check_cluster(settings: CheckSettings) -> tuple[list[CheckResult], Found]:
-    """Return the results, and what the masters listed. The masters must have been checked for connections before."""
-    found = Found()
-    client = _impatient(settings.client)
+def check_cluster(settings: CheckSettings, found: Found) -> list[CheckResult]:
+    """Return the results, and note what the masters list. They must have been checked for connections before."""
+    given = settings.client
+    # Ask once: a check reports what is now.
+    client = replace(given, retry_for=0.0, rpc_timeout=min(5.0, given.rpc_timeout), master_reachable=True)
     results = list(_check(replace(settings, client=client), found))
-    if found.token:
-        now = client.clock.time()
-        has_credentials = client.credentials is not None
-        clock = check_token_clock(found.token, now, has_credentials=has_credentials, subject=_masters(settings.client))
-        results += [clock] if clock is not None and all(one.check != "clock" for one in results) else []
-    return results, found
+    now, signs = client.clock.time(), client.credentials is not None
+    clock = check_token_clock(found.token, now, has_credentials=signs, subject=_masters(client))
+    if clock is not None and all(one.check != "clock" for one in results):
+        results.append(clock)
+    return results
 
 
 def _check(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
     if settings.pattern is not None:
         settings = yield from _matching(settings, settings.pattern)
-    if settings.topics:
-        refused = yield from _reading(settings, found)
-        if refused:
-            return
+    if settings.topics and (yield from _reading(settings, found)):
+        return
     if settings.written:
         yield from _writing(settings, found)
-    if not found.brokers:
-        problem = _list_brokers(settings.client, found)
-        if not settings.topics and not settings.written:
-            if problem is not None:
-                yield _of_error(problem, settings)
-                return
-            yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
+    if found.brokers:
+        return
+    names_topics = settings.topics or settings.written
+    try:
+        with found.noting(ProducerSession(settings.client)) as session:  # one without topics, which needs no group
+            session.refresh_once()
+    except TubeMQError as error:
+        if not names_topics:
+            yield _of_error(error, settings)
+        return
+    if not names_topics:
+        yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
 
 
 def _matching(settings: CheckSettings, pattern: re.Pattern[str]) -> Generator[CheckResult, None, CheckSettings]:
@@ -163,42 +167,26 @@ def _unknown(topic: str) -> CheckResult:
     return failed("topic", topic, "the master knows no such topic", "check its name, or create the topic")
 
 
-def _list_brokers(client: ClientSettings, found: Found) -> TubeMQError | None:
-    """Ask as a producer without topics, which needs no group. Return why the master does not say, None if it does."""
-    try:
-        with found.noting(ProducerSession(client)) as session:
-            session.refresh_once()
-    except TubeMQError as error:
-        return error
-    return None
-
-
 def _of_error(error: TubeMQError, settings: CheckSettings) -> CheckResult:
     """Return the result for a refusal of the masters. The code in the error says what the master refused."""
-    code_text = _CODE.search(str(error))
-    code = int(code_text[1]) if code_text else None
+    found = _CODE.search(str(error))
+    code = int(found[1]) if found else None
     problem, remedy = split_advice(error, "see the master's log")
-    masters, topics = _masters(settings.client), ", ".join((*settings.topics, *settings.written))
+    topics = ", ".join((*settings.topics, *settings.written))
+    check, subject = "master", _masters(settings.client)
     if code == ErrCode.CERTIFICATE_FAILURE:
         if "timestamp" in problem:
-            return refused_clock(problem, masters)
-        return failed("credentials", masters, problem, remedy)
-    if code == ErrCode.TOPIC_NOT_DEPLOYED:
-        return failed("topic", topics, problem, remedy)
-    if code is not None and reaction_to(code) in (Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS):
-        return failed("group", settings.group or topics, problem, remedy)
-    if isinstance(error, ConfigError) and code is None:  # a broker answers at the address
-        return failed("master", masters, problem, remedy)
-    if isinstance(error, TransportError):
+            return refused_clock(problem, subject)
+        check = "credentials"
+    elif code == ErrCode.TOPIC_NOT_DEPLOYED:
+        check, subject = "topic", topics
+    elif code is not None and reaction_to(code) in (Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS):
+        check, subject = "group", settings.group or topics
+    elif isinstance(error, TransportError):
+        problem = str(error)
         remedy = "check option 'tubemq.master', and that one of the masters runs and is not a standby"
-        return failed("master", masters, str(error), remedy)
-    return failed("master", masters, problem, remedy)
+    return failed(check, subject, problem, remedy)
 
 
 def _masters(client: ClientSettings) -> str:
     return ",".join(map(str, client.masters))
-
-
-def _impatient(client: ClientSettings) -> ClientSettings:
-    """Return settings that ask once: a check reports what is now."""
-    return replace(client, retry_for=0.0, rpc_timeout=min(5.0, client.rpc_timeout), master_reachable=True)

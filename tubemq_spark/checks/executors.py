@@ -6,10 +6,12 @@ The driver ships the source of `worker_probe` with plain values only, because ex
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tubemq_spark.checks import worker_probe
 from tubemq_spark.checks.clocks import check_other_clock
 from tubemq_spark.checks.network import Server, check_servers
 from tubemq_spark.checks.result import FAILED, CheckResult, failed, ok
@@ -20,13 +22,13 @@ from tubemq_spark.protocol.metadata import Address
 _SECONDS = 5.0  # for a connection from an executor without this package
 
 
-def task_program(source: str, options: Mapping[str, str], servers: Sequence[Server]) -> Callable[[], str]:
-    """Return the function that tasks call; it returns a report as JSON. `source` is that of `worker_probe`.
+def task_program(options: Mapping[str, str], servers: Sequence[Server]) -> Callable[[], str]:
+    """Return the function that tasks call; it returns a report as JSON.
 
     The function is nested and has plain values only, so cloudpickle sends it by value. It imports this package when it
     runs, if the executor has it.
     """
-    given = dict(options)
+    source, given = inspect.getsource(worker_probe), dict(options)
     addresses = [(one.address.host, one.address.port, one.role) for one in servers]
     seconds = _SECONDS
 
@@ -35,7 +37,7 @@ def task_program(source: str, options: Mapping[str, str], servers: Sequence[Serv
 
         namespace: dict[str, Any] = {"__name__": "tubemq_worker_probe"}
         exec(source, namespace)
-        report = namespace["describe"]()
+        report = {"interpreter": namespace["describe"]()}
         try:
             from tubemq_spark.checks.executors import server_reports
 
@@ -63,24 +65,23 @@ def judge_reports(reports: Iterable[str], driver: Interpreter, began: float, end
     """Return the results for each host and interpreter of the tasks' `reports`, which ran between `began` and `ended`
     (seconds since the epoch). Results that are the same on a host are returned once."""
     found: dict[CheckResult, None] = {}
-    for report in sorted(map(json.loads, reports), key=lambda report: str(report["host"])):
-        place = f"executor {report['host']}"
-        found.update((one._replace(place=place), None) for one in _judge(report, driver, began, ended))
+    for report in sorted(map(json.loads, reports), key=lambda report: str(report["interpreter"]["host"])):
+        interpreter = Interpreter(**report["interpreter"])
+        results = [*check_versions(interpreter), *check_same(interpreter, driver)]
+        results.append(check_other_clock(interpreter.time, began, ended, interpreter.host))
+        results += _of_servers(report, interpreter.host)
+        found.update((one._replace(place=f"executor {interpreter.host}"), None) for one in results)
     return list(found)
 
 
-def _judge(report: Mapping[str, Any], driver: Interpreter, began: float, ended: float) -> Iterator[CheckResult]:
-    found = Interpreter.from_report(report)
-    yield from check_versions(found)
-    yield from check_same(found, driver)
-    yield check_other_clock(found.time, began, ended, found.host)
+def _of_servers(report: Mapping[str, Any], here: str) -> Iterator[CheckResult]:
     for fields in report.get("results", ()):
         result = CheckResult(*fields)
-        yield result._replace(remedy=result.remedy and f"on {found.host}: {result.remedy}")
+        yield result._replace(remedy=result.remedy and f"on {here}: {result.remedy}")
     for host, port, role, problem in report.get("connections", ()):
         subject = f"{role} at {host}:{port}"
         if problem is None:
             yield ok("connection", subject, "TCP connects")
         else:
-            remedy = f"open port {port} from {found.host}, and check the name {host} there"
+            remedy = f"open port {port} from {here}, and check the name {host} there"
             yield failed("connection", subject, problem, remedy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from tubemq_spark.checks.cluster import Found
 from tubemq_spark.checks.result import CheckResult, ok, warning
@@ -16,6 +17,7 @@ from tubemq_spark.checks.settings import CheckSettings
 from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId, holder_in
 from tubemq_spark.protocol.errcode import ErrCode
@@ -30,53 +32,40 @@ def check_holders(settings: CheckSettings, found: Found) -> Iterator[CheckResult
     if settings.group is None or not found.readable:
         return
     partitions = [partition for layout in found.readable for partition in layout.all_partitions()]
-    holders = find_holders(settings, found, partitions)
     held: defaultdict[str, list[Partition]] = defaultdict(list)
-    for partition, holder in holders.items():
-        if holder:
-            held[holder].append(partition)
+    for partition, holder in _holders(settings.client, settings.group, found, partitions):
+        held[holder].append(partition)
+    known, free = sum(map(len, held.values())), len(held.pop("", ()))
     for holder, theirs in sorted(held.items()):
+        claim = ClaimId.parse(holder)
+        who = f"client {holder}" if claim is None else f"query {claim.query} of this connector"
+        who += f" ({claim.label})" if claim is not None and claim.label else ""
+        shown = ", ".join(map(str, sorted(theirs)[:_MAX_SHOWN]))
+        more = f" and {len(theirs) - _MAX_SHOWN} more" if len(theirs) > _MAX_SHOWN else ""
         yield warning(
             "holders",
             settings.group,
-            f"{_described(holder)} holds {len(theirs)} of {len(partitions)} partitions: {_listed(theirs)}",
+            f"{who} holds {len(theirs)} of {len(partitions)} partitions: {shown}{more}",
             "stop that consumer, or use another 'tubemq.group'; nothing is wrong if it is your own running query",
         )
-    free = sum(not holder for holder in holders.values())
     if free or not held:
-        silent = len(partitions) - len(holders)
-        text = f"{free} of {len(partitions)} partitions are free"
-        yield ok("holders", settings.group, text + (f", {silent} brokers' partitions unknown" if silent else ""))
+        silent = f", {len(partitions) - known} brokers' partitions unknown" if known < len(partitions) else ""
+        yield ok("holders", settings.group, f"{free} of {len(partitions)} partitions are free{silent}")
 
 
-def find_holders(settings: CheckSettings, found: Found, partitions: Sequence[Partition]) -> dict[Partition, str]:
-    """Return the client id of each partition's holder, empty if nobody holds it. Partitions whose broker does not
+def _holders(
+    client: ClientSettings, group: str, found: Found, partitions: Sequence[Partition]
+) -> Iterator[tuple[Partition, str]]:
+    """Yield each partition with its holder's client id, empty if nobody holds it. Partitions whose broker does not
     answer are left out."""
-    assert settings.group is not None
-    requests = GroupRequests(settings.client, settings.group)
-    client_id = new_client_id("check", settings.client.clock)
+    requests = GroupRequests(client, group)
+    client_id = new_client_id("check", client.clock)
     asked = [requests.fetch(found.brokers[one.broker_id], one, client_id) for one in partitions]
-    outcomes = send_requests(settings.client, asked, min(5.0, settings.client.rpc_timeout))
-    holders = {}
+    outcomes = send_requests(client, asked, min(5.0, client.rpc_timeout))
     for partition, request, outcome in zip(partitions, asked, outcomes, strict=True):
-        try:
+        with suppress(TubeMQError):
             reply = unwrap_reply(outcome, pb.GetMessageResponseB2C, request.what)
-        except TubeMQError:
-            continue
-        if reply.errCode == ErrCode.DUPLICATE_PARTITION:
-            holders[partition] = holder_in(reply.errMsg) or "another client"
-        elif reply.errCode == ErrCode.HB_NO_NODE:
-            holders[partition] = ""
-    return holders
-
-
-def _described(holder: str) -> str:
-    claim = ClaimId.parse(holder)
-    if claim is None:
-        return f"client {holder}"
-    return f"query {claim.query} of this connector" + (f" ({claim.label})" if claim.label else "")
-
-
-def _listed(partitions: Sequence[Partition]) -> str:
-    more = f" and {len(partitions) - _MAX_SHOWN} more" if len(partitions) > _MAX_SHOWN else ""
-    return ", ".join(map(str, sorted(partitions)[:_MAX_SHOWN])) + more
+            if reply.errCode == ErrCode.DUPLICATE_PARTITION:
+                yield partition, holder_in(reply.errMsg) or "another client"
+            elif reply.errCode == ErrCode.HB_NO_NODE:
+                yield partition, ""

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tubemq_spark.checks import worker_probe
 from tubemq_spark.checks.result import OK, CheckResult, failed, ok, warning
@@ -23,35 +23,35 @@ _SECONDS = 60.0  # an interpreter that imports pyarrow and pandas from a cold di
 
 
 def this_interpreter() -> Interpreter:
-    return Interpreter.from_report(worker_probe.describe())
+    return Interpreter(**worker_probe.describe())
 
 
-def check_variables(environ: Mapping[str, str] | None = None) -> list[CheckResult]:
+def check_variables() -> CheckResult:
     """Return the result for PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, which may name different interpreters."""
-    variables = os.environ if environ is None else environ
-    workers = _workers_python(variables)
-    discovered = variables.get("PYSPARK_DRIVER_PYTHON") or workers
+    workers = _workers_python()
+    discovered = os.environ.get("PYSPARK_DRIVER_PYTHON") or workers
     if _path(discovered) == _path(workers):
-        return [ok("interpreter", "variables", f"workers run {workers}")]
-    return [
-        warning(
-            "interpreter",
-            "PYSPARK_DRIVER_PYTHON",
-            f"it is {discovered}, but PYSPARK_PYTHON is {workers}: the source that Spark finds runs with the first",
-            "call tubemq_spark.register(spark), whose tasks run with PYSPARK_PYTHON, or set both to one Python",
-        )
-    ]
+        return ok("interpreter", "variables", f"workers run {workers}")
+    return warning(
+        "interpreter",
+        "PYSPARK_DRIVER_PYTHON",
+        f"it is {discovered}, but PYSPARK_PYTHON is {workers}: the source that Spark finds runs with the first",
+        "call tubemq_spark.register(spark), whose tasks run with PYSPARK_PYTHON, or set both to one Python",
+    )
 
 
-def _workers_python(variables: Mapping[str, str]) -> str:
-    return variables.get("PYSPARK_PYTHON") or "python3"
+def _workers_python() -> str:
+    return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
-def check_workers(driver: Interpreter, environ: Mapping[str, str] | None = None) -> Iterator[CheckResult]:
+def _path(command: str) -> str:
+    return os.path.realpath(shutil.which(command) or command) if os.path.sep not in command else command
+
+
+def check_workers(driver: Interpreter) -> Iterator[CheckResult]:
     """Start the interpreter that workers of this environment would run, and yield the results for it. `driver` is that
     of this process."""
-    variables = os.environ if environ is None else environ
-    command, is_set = _workers_python(variables), "PYSPARK_PYTHON" in variables
+    command = _workers_python()
     subject = f"workers' {command}"
     path = shutil.which(command)
     remedy = "set PYSPARK_PYTHON to the absolute path of the Python that has tubemq-spark, the same on all nodes"
@@ -60,28 +60,22 @@ def check_workers(driver: Interpreter, environ: Mapping[str, str] | None = None)
         return
     try:
         found = describe(path)
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         yield failed("interpreter", subject, f"it does not run as a Python interpreter: {error}", remedy)
         return
     results = [*check_versions(found), *check_same(found, driver)]
     # Spark itself gives its workers pyspark, which another process may not see.
-    bad = [
-        result for result in results if result.state != OK and (result.check != "pyspark" or found.version("pyspark"))
-    ]
+    bad = [one for one in results if one.state != OK and (one.check != "pyspark" or found.version("pyspark"))]
     for result in bad:
-        advice = result.remedy if is_set else f"{remedy}; or {result.remedy}"
+        advice = result.remedy if "PYSPARK_PYTHON" in os.environ else f"{remedy}; or {result.remedy}"
         yield result._replace(subject=f"{subject}: {result.subject}", remedy=advice)
     if not bad:
         yield ok("interpreter", subject, f"Python {found.python} with the same tubemq-spark")
 
 
 def describe(python: str) -> Interpreter:
-    """Return what the program `python` has installed. Raise `OSError`, `SubprocessError`, `ValueError` or `KeyError` if
-    it is not a Python interpreter that answers."""
+    """Return what the program `python` has installed. Raise `OSError`, `SubprocessError`, `ValueError` or `TypeError`
+    if it is not a Python interpreter that answers."""
     source = inspect.getsource(worker_probe)
     done = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=_SECONDS, check=True)
-    return Interpreter.from_report(json.loads((done.stdout.strip().splitlines() or [""])[-1]))
-
-
-def _path(command: str) -> str:
-    return os.path.realpath(shutil.which(command) or command) if os.path.sep not in command else command
+    return Interpreter(**json.loads((done.stdout.strip().splitlines() or [""])[-1]))

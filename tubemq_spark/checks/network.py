@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice
 from tubemq_spark.client.net.connection import FRAMINGS, connect
 from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.metadata import Address, Broker
+from tubemq_spark.protocol.metadata import Address
 
 _MAX_TIMEOUT = 5.0  # seconds for a step with one server: a check must end soon
 _MAX_AT_ONCE = 16
@@ -21,6 +22,10 @@ _NETWORK = (
     "open the port from this machine in firewalls, security groups and network policies; check that {} is its address "
     "as seen from here"
 )
+_PORT_OF = {
+    "master": " in option 'tubemq.master'",
+    "broker": ", which the master lists from the broker's configuration",
+}
 _ELSEWHERE = "; if this broker has another address here, name it in option 'tubemq.brokers.addresses'"
 
 
@@ -36,19 +41,10 @@ class Server:
         return f"{self.role} at {self.address}"
 
 
-def master_servers(settings: ClientSettings) -> list[Server]:
-    return [Server(address, "master") for address in settings.masters]
-
-
-def broker_servers(brokers: Iterable[Broker]) -> list[Server]:
-    return [Server(one.address, f"broker {one.broker_id}") for one in sorted(brokers, key=lambda one: one.broker_id)]
-
-
 def check_servers(settings: ClientSettings, servers: Iterable[Server]) -> list[CheckResult]:
     """Return the results of all servers, in their order; they are asked at the same time."""
     with ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="tubemq-check") as pool:
-        found = pool.map(lambda server: list(check_server(settings, server)), servers)
-        return [result for results in found for result in results]
+        return list(chain.from_iterable(pool.map(lambda server: list(check_server(settings, server)), servers)))
 
 
 def check_server(settings: ClientSettings, server: Server) -> Iterator[CheckResult]:
@@ -74,17 +70,13 @@ def check_server(settings: ClientSettings, server: Server) -> Iterator[CheckResu
 def _unreachable(server: Server, error: TransportError) -> CheckResult:
     text = str(error)
     host, port = server.address
-    is_master = server.role == "master"
-    network = _NETWORK.format(host)
+    kind = server.role.split()[0]
+    remedy = _NETWORK.format(host)
     if "refused" in text:
-        remedy = f"start the {'master' if is_master else 'broker'}, or correct the port ({port})" + (
-            " in option 'tubemq.master'" if is_master else ", which the master lists from the broker's configuration"
-        )
-    elif "timed out" in text or "unreachable" in text or "No route" in text:
-        remedy = network
-    else:
-        remedy = f"check that the name {host} can be resolved on this machine; {network}"
-    return failed("connection", server.subject, text, remedy + ("" if is_master else _ELSEWHERE))
+        remedy = f"start the {kind}, or correct the port ({port})" + _PORT_OF[kind]
+    elif not any(words in text for words in ("timed out", "unreachable", "No route")):
+        remedy = f"check that the name {host} can be resolved on this machine; {remedy}"
+    return failed("connection", server.subject, text, remedy + ("" if kind == "master" else _ELSEWHERE))
 
 
 def _framing(settings: ClientSettings, server: Server, seconds: float) -> CheckResult:

@@ -8,9 +8,8 @@ The numbers are those of pyproject.toml, of Spark's own requirements, and of the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from tubemq_spark.checks.result import CheckResult, failed, ok, warning
 
@@ -23,12 +22,7 @@ def numbers_of(text: str) -> Version:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def _text(version: Version) -> str:
-    return ".".join(map(str, version))
-
-
-@dataclass(frozen=True)
-class Interpreter:
+class Interpreter(NamedTuple):
     """What `worker_probe.describe` reports of one Python process. A package that is missing has the version None.
     `time` is in seconds since the epoch."""
 
@@ -37,10 +31,6 @@ class Interpreter:
     python: str
     packages: Mapping[str, str | None]
     time: float = 0.0
-
-    @classmethod
-    def from_report(cls, report: Mapping[str, Any]) -> Interpreter:
-        return cls(*(report[name] for name in ("host", "executable", "python", "packages", "time")))
 
     def text(self, package: str) -> str | None:
         return self.python if package == "python" else self.packages.get(package)
@@ -65,7 +55,8 @@ class _Range(NamedTuple):
 
     @property
     def requirement(self) -> str:
-        return f"{self.shown}>={_text(self.least)}" + (f",<{_text(self.below)}" if self.below else "")
+        least, below = (".".join(map(str, version)) for version in (self.least, self.below or ()))
+        return f"{self.shown}>={least}" + (f",<{below}" if below else "")
 
     def has(self, version: Version | None) -> bool:
         if not version:
@@ -113,7 +104,10 @@ _PAIRS = (
 
 def check_versions(found: Interpreter) -> list[CheckResult]:
     """Return the results for one interpreter by itself."""
-    results = [_python(found), *(_package(one, found) for one in _RANGES)]
+    is_old = (found.version("python") or ()) < _LEAST_PYTHON
+    judge, remedy = (failed, "use Python 3.10 or later") if is_old else (ok, "")
+    results = [judge("python", found.executable, f"Python {found.python}", remedy)]
+    results += [_package(one, found) for one in _RANGES]
     for one, other, remedy in _PAIRS:
         if one.has(found.version(one.package)) and other.has(found.version(other.package)):
             versions = " with ".join(f"{name} {found.text(name)}" for name in (one.package, other.package))
@@ -121,56 +115,31 @@ def check_versions(found: Interpreter) -> list[CheckResult]:
     return results
 
 
-def check_same(found: Interpreter, driver: Interpreter) -> list[CheckResult]:
-    """Return the results for an interpreter of tasks, compared with the driver's: Python, and this package."""
-    results = []
+def check_same(found: Interpreter, driver: Interpreter) -> Iterator[CheckResult]:
+    """Yield the results for an interpreter of tasks, compared with the driver's: Python, and this package."""
     if numbers_of(found.python)[:2] != numbers_of(driver.python)[:2]:
-        results.append(
-            failed(
-                "python",
-                found.executable,
-                f"Python {found.python}, the driver runs {driver.python}: Spark refuses tasks of another minor release",
-                "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to the same release of Python on all nodes",
-            )
+        yield failed(
+            "python",
+            found.executable,
+            f"Python {found.python}, the driver runs {driver.python}: Spark refuses tasks of another minor release",
+            "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to the same release of Python on all nodes",
         )
     theirs, ours = found.packages.get("tubemq_spark"), driver.packages.get("tubemq_spark")
-    results.append(_same_package(theirs, ours, found))
-    return results
-
-
-def _same_package(theirs: str | None, ours: str | None, found: Interpreter) -> CheckResult:
-    subject = "tubemq-spark"
     if theirs is None:
-        return failed(
-            subject,
-            subject,
-            f"{found.executable} on {found.host} does not have the package",
-            f"install tubemq-spark {ours} in that environment on each node; --py-files is not enough for streams",
-        )
-    if theirs.startswith("import fails"):
-        return failed(subject, subject, theirs, f"install tubemq-spark {ours} and its requirements there again")
-    if theirs == _NO_METADATA != ours:
-        return warning(
-            subject,
-            subject,
-            f"it is not installed on {found.host} but imported from an archive or a folder: its version is unknown",
-            f"make sure that it is {ours}, or install that version in the environment on each node",
-        )
-    if theirs != ours:
-        return failed(
-            subject,
-            subject,
-            f"{theirs} on {found.host}, but the driver has {ours}",
-            f"install tubemq-spark {ours} in each environment, and restart the executors",
-        )
-    return ok(subject, subject, f"{theirs}, as on the driver")
-
-
-def _python(found: Interpreter) -> CheckResult:
-    version = found.version("python") or ()
-    if version < _LEAST_PYTHON:
-        return failed("python", found.executable, f"Python {found.python}", "use Python 3.10 or later")
-    return ok("python", found.executable, f"Python {found.python}")
+        problem = f"{found.executable} on {found.host} does not have the package"
+        remedy = f"install tubemq-spark {ours} in that environment on each node; --py-files is not enough for streams"
+    elif theirs.startswith("import fails"):
+        problem, remedy = theirs, f"install tubemq-spark {ours} and its requirements there again"
+    elif theirs == _NO_METADATA != ours:
+        problem = f"on {found.host} it is imported from an archive or a folder, so its version is unknown"
+        remedy = f"make sure that it is {ours}, or install that version in the environment on each node"
+    elif theirs != ours:
+        problem = f"{theirs} on {found.host}, but the driver has {ours}"
+        remedy = f"install tubemq-spark {ours} in each environment, and restart the executors"
+    else:
+        problem, remedy = f"{theirs}, as on the driver", ""
+    judge = ok if not remedy else warning if theirs == _NO_METADATA else failed
+    yield judge("tubemq-spark", "tubemq-spark", problem, remedy)
 
 
 def _package(one: _Range, found: Interpreter) -> CheckResult:

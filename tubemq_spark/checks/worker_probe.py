@@ -13,26 +13,20 @@ import platform
 import socket
 import sys
 import time
+from typing import Any
 
-IMPORTED = (
-    "tubemq_spark",
-    "pyspark",
-    "google.protobuf",
-    "pyarrow",
-    "numpy",
-)  # an import shows more than what pip noted
-INSTALLED = ("pandas",)  # takes long to import
+# An import shows more than what pip noted.
+IMPORTED = ("tubemq_spark", "pyspark", "google.protobuf", "pyarrow", "numpy")
 
 
-def describe() -> dict[str, object]:
+def describe() -> dict[str, Any]:
     """Return host, interpreter, time (seconds since the epoch) and the version of each package; None if it is missing,
     the error if its import fails."""
-    found: dict[str, str | None] = {name: _imported(name) for name in IMPORTED}
-    for name in INSTALLED:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
+    found = {name: _imported(name) for name in IMPORTED}
+    try:
+        found["pandas"] = importlib.metadata.version("pandas")  # importing it takes long
+    except importlib.metadata.PackageNotFoundError:
+        found["pandas"] = None
     return {
         "host": platform.node(),
         "executable": sys.executable,

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubemq_spark.checks.result import failed, ok, split_advice, warning
-from tubemq_spark.checks.table import format_table
+from tubemq_spark.checks.result import failed, format_table, ok, split_advice, warning
 from tubemq_spark.errors import ConfigError
 
 RESULTS = [
