@@ -392,8 +392,8 @@ def test_pyproject_has_the_spark_that_the_error_names() -> None:
     ("script", "reason"),
     [
         pytest.param(None, "none was found", id="none"),
-        pytest.param("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is 11", id="old"),
-        pytest.param("echo 'java version \"1.8.0_292\"' >&2", "is 8", id="very-old"),
+        pytest.param("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is Java 11", id="old"),
+        pytest.param("echo 'java version \"1.8.0_292\"' >&2", "is Java 8", id="very-old"),
         pytest.param("echo 'Unable to locate a Java Runtime.' >&2; exit 1", "none was found", id="placeholder"),
     ],
 )

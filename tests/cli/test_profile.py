@@ -10,7 +10,7 @@ import pytest
 
 from tests.certificates import Authority, Certificate
 from tests.cli.conftest import Run
-from tubemq_spark.cli.connection import connect, load_profile
+from tubemq_spark.cli.connection import Connection
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Address
@@ -34,12 +34,18 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return write_text
 
 
+def use(connection: Connection) -> None:
+    """Let all values be checked."""
+    assert connection.settings.masters
+    assert connection.admin.masters
+
+
 def test_a_profile_has_the_options_of_spark(write: Write) -> None:
     path = write(
         'master = "one:1,two"\nuser = "alice"\npassword = "secret"\n'
         '[rpc]\ntimeoutMs = 500\nframing = "prefixed"\n[admin]\naddress = "three:8081"\ntoken = "t"\n'
     )
-    found = connect(config=path)
+    found = Connection(config=path)
     assert found.settings == ClientSettings.from_options(
         {
             "tubemq.master": "one:1,two",
@@ -54,12 +60,12 @@ def test_a_profile_has_the_options_of_spark(write: Write) -> None:
     assert found.admin.masters == (Address("three", 8081),)
     assert found.admin.token == "t"
     assert "secret" not in repr(found.settings)
-    assert "'t'" not in repr(load_profile(path))
+    assert "'t'" not in repr(found)
 
 
 def test_the_command_line_wins(write: Write) -> None:
     path = write('master = "one:1"\nuser = "alice"\npassword = "a"\n[admin]\ntoken = "t"\n')
-    found = connect("two:2", path, ["password=b", "tubemq.rpc.timeoutms=700"], "web", "u")
+    found = Connection("two:2", path, ["password=b", "tubemq.rpc.timeoutms=700"], "web", "u")
     assert found.settings.masters == (Address("two", 2),)
     assert found.settings.credentials is not None
     assert (found.settings.credentials.user, found.settings.credentials.password) == ("alice", "b")
@@ -68,14 +74,14 @@ def test_the_command_line_wins(write: Write) -> None:
 
 
 def test_the_http_api_is_at_port_8080_of_the_masters(write: Write) -> None:
-    assert connect("one:1,two:2").admin.masters == (Address("one", 8080), Address("two", 8080))
+    assert Connection("one:1,two:2").admin.masters == (Address("one", 8080), Address("two", 8080))
 
 
 def test_a_profile_is_found(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "tubemq-spark").mkdir()
     write('master = "one:1"\n').rename(tmp_path / "tubemq-spark" / "config.toml")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert connect().settings.masters == (Address("one", 1),)
+    assert Connection().settings.masters == (Address("one", 1),)
 
 
 def test_the_environment_names_a_profile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +113,7 @@ def test_the_environment_names_a_profile(run: Run, monkeypatch: pytest.MonkeyPat
 )
 def test_a_wrong_profile_is_reported(write: Write, text: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        connect(config=write(text))
+        use(Connection(config=write(text)))
     assert part in str(caught.value)
 
 
@@ -118,14 +124,14 @@ def test_secrets_that_others_can_read_are_named(
     secret = tmp_path / "password"
     secret.write_text("secret\n")
     secret.chmod(0o600)
-    connect("one:1", None, ["user=alice", f"passwordFile={secret}"])
-    connect(config=path)
+    Connection("one:1", None, ["user=alice", f"passwordFile={secret}"])
+    Connection(config=path)
     assert capfd.readouterr().err == ""
     for file in (path, secret):
         file.chmod(0o604)
-    connect("one:1", None, ["user=alice", f"passwordFile={secret}"])
-    connect(config=path)
-    connect("one:1", None, ["user=alice", "password=secret"])
+    Connection("one:1", None, ["user=alice", f"passwordFile={secret}"])
+    Connection(config=path)
+    Connection("one:1", None, ["user=alice", "password=secret"])
     by_file, by_profile, by_argument = capfd.readouterr().err.splitlines()
     assert f"chmod 600 {secret}" in by_file
     assert f"chmod 600 {path}" in by_profile
@@ -135,7 +141,7 @@ def test_secrets_that_others_can_read_are_named(
 @pytest.mark.parametrize("assignment", ["user", "=x", "nothing=1"])
 def test_a_wrong_assignment_is_reported(assignment: str) -> None:
     with pytest.raises(ConfigError):
-        connect("one:1", assignments=[assignment])
+        use(Connection("one:1", assignments=[assignment]))
 
 
 def test_commands_use_credentials_and_tls_of_the_profile(

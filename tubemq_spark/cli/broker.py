@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,13 +20,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from tubemq_spark.cli.output import console, table
-from tubemq_spark.cli.requirements import INSTALL_SPARK
+from tubemq_spark.cli.local_checks import INSTALL_SPARK
+from tubemq_spark.cli.output import console, print_json, table
 from tubemq_spark.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
     from tubemq_spark.testing import EmbeddedTubeMQ
-    from tubemq_spark.testing.servers import Activity
 
 _MAX_PARTITIONS = 1000
 _TOPIC = re.compile(r"([^:]+)(?::(\d{1,4}))?")
@@ -100,12 +99,24 @@ def broker(
 
     A terminal shows what it does: connections, calls and messages.
     """
+    from tubemq_spark.testing import EmbeddedTubeMQ
+
     stopped: SimpleQueue[None] = SimpleQueue()  # a signal handler may call its `put`, unlike an event's `set`
     _on_signals(lambda *_: stopped.put(None))
     topics = dict(map(_topic, topic or ["demo:3"]))
-    with _start(topics, brokers, port, web_port, release) as tubemq:
-        print(_as_json(tubemq, topics) if as_json else _as_text(tubemq, topics), end="", flush=True)
+    try:
+        started = EmbeddedTubeMQ(topics, brokers, port=port, web_port=web_port, release=release)
+    except OSError as cause:
+        raise TransportError(
+            f"{cause.strerror or cause}. Choose another port with --port or --web-port, or leave it out for a free one"
+        ) from cause
+    with started as tubemq:
+        where = {"master": tubemq.master, "web": tubemq.web_master, "brokers": tubemq.broker_ids}
         out = console()
+        if as_json:
+            print_json({**where, "topics": topics, "release": tubemq.release.value})
+        else:
+            print(_as_text(tubemq, topics), end="", flush=True)
         if out.is_terminal and not as_json:
             _show_activity(tubemq, stopped, out)
         else:
@@ -113,48 +124,32 @@ def broker(
         _on_signals(signal.SIG_IGN)  # a second signal must not disturb the stop
 
 
-def _show_activity(tubemq: EmbeddedTubeMQ, stopped: SimpleQueue[None], console: Console) -> None:
+def _show_activity(tubemq: EmbeddedTubeMQ, stopped: SimpleQueue[None], out: Console) -> None:
     """Show clients, calls and messages below what was printed, until `stopped` has an item."""
-    before = tubemq.activity()
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        while True:
-            now = tubemq.activity()
-            live.update(_view(before, now), refresh=True)
-            before = now
-            try:
-                stopped.get(timeout=_PERIOD)
-                return
-            except Empty:
-                continue
 
-
-def _view(before: Activity, now: Activity) -> Group:
     def rates(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
         return [(name, count, round((count - old.get(name, 0)) / _PERIOD)) for name, count in new.items()]
 
-    head = Text(f"\nconnections: {now.clients}  clients that hold partitions: {now.readers}\n")
-    return Group(
-        head,
-        table(("topic", "messages", "per second"), rates(before.messages, now.messages)),
-        Text(),
-        table(("call", "count", "per second"), rates(before.calls, dict(sorted(now.calls.items())))),
-    )
+    before = tubemq.activity()
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+        while True:
+            now = tubemq.activity()
+            shown = Group(
+                Text(f"\nconnections: {now.clients}  clients that hold partitions: {now.readers}\n"),
+                table(("topic", "messages", "per second"), rates(before.messages, now.messages)),
+                Text(),
+                table(("call", "count", "per second"), rates(before.calls, dict(sorted(now.calls.items())))),
+            )
+            live.update(shown, refresh=True)
+            before = now
+            with suppress(Empty):
+                stopped.get(timeout=_PERIOD)
+                return
 
 
 def _on_signals(handler: Callable[..., object] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
-
-
-def _start(topics: dict[str, int], brokers: int, port: int, web_port: int, release: str) -> EmbeddedTubeMQ:
-    from tubemq_spark.testing import EmbeddedTubeMQ
-
-    try:
-        return EmbeddedTubeMQ(topics, brokers, port=port, web_port=web_port, release=release)
-    except OSError as cause:
-        raise TransportError(
-            f"{cause.strerror or cause}. Choose another port with --port or --web-port, or leave it out for a free one"
-        ) from cause
 
 
 def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
@@ -170,11 +165,6 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
         pyspark=in_new_terminal("pyspark"),
         code=pyspark_code(tubemq.master, topic),
     )
-
-
-def _as_json(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
-    where = {"master": tubemq.master, "web": tubemq.web_master, "brokers": tubemq.broker_ids}
-    return json.dumps({**where, "topics": topics, "release": tubemq.release.value}) + "\n"
 
 
 def _topic(text: str) -> tuple[str, int]:

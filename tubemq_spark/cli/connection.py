@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,111 +42,107 @@ TOKEN_VARIABLE = "TUBEMQ_ADMIN_TOKEN"  # a name, not a token
 _RETRY_MS = "10000"  # a person waits less long than a query
 _MAX_PROFILE = 1 << 20  # characters
 _ADMIN_KEYS = ("address", "token", "tokenFile")
-_SECRETS = (PASSWORD.name, TLS_KEY_PASSWORD.name)
-_SECRET_FILES = (PASSWORD_FILE.name, TLS_KEY.name)
+_SECRETS = {PASSWORD.name, TLS_KEY_PASSWORD.name}
+_SECRET_FILES = {PASSWORD_FILE.name, TLS_KEY.name}
 
 
-@dataclass(frozen=True)
-class Profile:
-    """`options` are `tubemq.*` options; `admin` is the table of the master's HTTP API."""
-
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    admin: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True)
 class Connection:
-    """`options` are the `tubemq.*` options, as Spark takes them; `settings` are their values."""
+    """`options` are the `tubemq.*` options, as Spark takes them: they may be wrong or incomplete.
 
-    options: Mapping[str, str]
-    settings: ClientSettings
-    admin: AdminApi
-
-
-def connect(
-    master: str | None = None,
-    config: Path | None = None,
-    assignments: Sequence[str] = (),
-    admin: str | None = None,
-    token: str | None = None,
-    token_file: Path | None = None,
-) -> Connection:
-    """Return the connection. `assignments` are further options as `NAME=VALUE`, with or without `tubemq.`.
-
-    Raise `ConfigError` for a missing master and for wrong options. Warn of secrets that others can read.
+    `assignments` are options as `NAME=VALUE`, with or without `tubemq.`. Making a connection raises `ConfigError` for a
+    wrong profile or assignment, and warns of secrets that others can read.
     """
-    profile = load_profile(config)
-    options = client_options(master, profile, assignments)
-    if admin is not None:
-        options[ADMIN_ADDRESS.name] = admin
-    if MASTER.name not in options:
-        raise ConfigError(
-            "no master is named. Use --master HOST:PORT, the variable TUBEMQ_MASTER or the profile's master"
-        )
-    check_names(options, CLIENT_OPTIONS)
-    settings = ClientSettings.from_options(options)
-    file = None if token_file is None else str(token_file)
-    if token is None:
-        token = _token(profile.admin, file)
-    elif file is not None:
-        raise ConfigError(f"give one token: --token (or {TOKEN_VARIABLE}) or --token-file, not both")
-    elif token != os.environ.get(TOKEN_VARIABLE):
-        _warn_of_argument("--token", f"{TOKEN_VARIABLE}, --token-file")
-    return Connection(options, settings, AdminApi(settings.admin_addresses, token))
+
+    def __init__(
+        self,
+        master: str | None = None,
+        config: Path | None = None,
+        assignments: Sequence[str] | None = None,
+        admin: str | None = None,
+        token: str | None = None,
+        token_file: Path | None = None,
+    ) -> None:
+        profile, self._profile_admin = _load_profile(config)
+        assigned = _assigned(assignments or ())
+        for name in assigned.keys() & _SECRETS:
+            short = name.removeprefix("tubemq.")
+            _warn_of_argument(f"-X {short}", "-X passwordFile" if name == PASSWORD.name else "a key without password")
+        self.options = {RETRY_MAX_ELAPSED_MS.name: _RETRY_MS, **profile, **assigned}
+        for name, value in ((MASTER.name, master), (ADMIN_ADDRESS.name, admin)):
+            if value is not None:
+                self.options[name] = value
+        for name in _SECRET_FILES & self.options.keys():
+            _warn_of_readers(Path(self.options[name]))
+        self._token, self._token_file = token, token_file
+
+    @cached_property
+    def settings(self) -> ClientSettings:
+        """The values of the options. Raise `ConfigError` for a missing master and for wrong options."""
+        if MASTER.name not in self.options:
+            raise ConfigError(
+                "no master is named. Use --master HOST:PORT, the variable TUBEMQ_MASTER or the profile's master"
+            )
+        check_names(self.options, CLIENT_OPTIONS)
+        return ClientSettings.from_options(self.options)
+
+    @cached_property
+    def admin(self) -> AdminApi:
+        """The HTTP API, with the token if there is one. Raise `ConfigError` as `settings`, and for a wrong token."""
+        token = self._token
+        if token is None:
+            token = self._stored_token()
+        elif self._token_file is not None:
+            raise ConfigError(f"give one token: --token (or {TOKEN_VARIABLE}) or --token-file, not both")
+        elif token != os.environ.get(TOKEN_VARIABLE):
+            _warn_of_argument("--token", f"{TOKEN_VARIABLE}, --token-file")
+        return AdminApi(self.settings.admin_addresses, token)
+
+    def _stored_token(self) -> str | None:
+        """Return the token in the first line of a file, or the profile's; None without one."""
+        file = self._token_file or self._profile_admin.get("tokenFile")
+        if file is None:
+            return self._profile_admin.get("token")
+        try:
+            token = first_line(str(file)).strip()
+        except (OSError, ValueError, IndexError) as error:
+            raise ConfigError(f"the file {file} gives no token ({error})") from None
+        _warn_of_readers(Path(file))
+        return token
 
 
-def client_options(master: str | None, profile: Profile, assignments: Sequence[str]) -> dict[str, str]:
-    """Return the `tubemq.*` options, which may be wrong or incomplete. Warn of secrets that others can read."""
-    assigned = _assigned(assignments)
-    for name in assigned.keys() & _SECRETS:
-        short = name.removeprefix("tubemq.")
-        _warn_of_argument(f"-X {short}", "-X passwordFile" if name == PASSWORD.name else "a key without password")
-    options = {RETRY_MAX_ELAPSED_MS.name: _RETRY_MS, **profile.options, **assigned}
-    for name in _SECRET_FILES:
-        if name in options:
-            _warn_of_readers(Path(options[name]))
-    return options if master is None else {**options, MASTER.name: master}
-
-
-def load_profile(path: Path | None) -> Profile:
-    """Return the profile at `path`, or at the default path if a file is there, or an empty one.
+def _load_profile(path: Path | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options and the table `[admin]` of the profile at `path`, or at the default path if a file is there.
 
     Raise `ConfigError` if a file that was named does not exist, is not TOML, or has unknown keys.
     """
-    found = path or _default_path()
-    if found is None:
-        return Profile()
+    if path is None:
+        path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "tubemq-spark", "config.toml")
+        if not path.exists():
+            return {}, {}
     try:
-        with found.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             text = file.read(_MAX_PROFILE + 1)
         if len(text) > _MAX_PROFILE:
             raise ConfigError("it is too long")
         content = tomllib.loads(text)
-        admin = content.pop("admin", {})
-        if not isinstance(admin, dict):
+        table = content.pop("admin", {})
+        if not isinstance(table, dict):
             raise ConfigError("admin is a table: write [admin], and below it address = …")
+        admin, options = dict(_options(table, "")), dict(_options(content, "tubemq."))
         if unknown := sorted(set(admin) - set(_ADMIN_KEYS)):
             raise ConfigError(f"the table [admin] takes {', '.join(_ADMIN_KEYS)} only, not {', '.join(unknown)}")
-        table = dict(_options(admin, ""))
-        given = {ADMIN_ADDRESS.name: table["address"]} if "address" in table else {}
-        profile = Profile({**dict(_options(content, "tubemq.")), **given}, table)
-        check_names(profile.options, CLIENT_OPTIONS)
+        if "address" in admin:
+            options[ADMIN_ADDRESS.name] = admin["address"]
+        check_names(options, CLIENT_OPTIONS)
     except OSError as error:
-        raise ConfigError(f"the profile {found} cannot be read: {error.strerror}. Check --config") from None
+        raise ConfigError(f"the profile {path} cannot be read: {error.strerror}. Check --config") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the profile {found} is not TOML: {error}") from None
+        raise ConfigError(f"the profile {path} is not TOML: {error}") from None
     except ConfigError as error:
-        raise ConfigError(f"the profile {found}: {error}") from None
-    if profile.options.keys() & _SECRETS or "token" in admin:
-        _warn_of_readers(found)
-    return profile
-
-
-def _default_path() -> Path | None:
-    """Return the path of the file in the user's folder for configuration, None if there is none."""
-    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = folder / "tubemq-spark" / "config.toml"
-    return path if path.exists() else None
+        raise ConfigError(f"the profile {path}: {error}") from None
+    if options.keys() & _SECRETS or "token" in admin:
+        _warn_of_readers(path)
+    return options, admin
 
 
 def _options(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -170,19 +166,6 @@ def _assigned(assignments: Sequence[str]) -> dict[str, str]:
         full = name if name.lower().startswith("tubemq.") else f"tubemq.{name}"
         found[known.get(full.lower(), full)] = value
     return found
-
-
-def _token(admin: Mapping[str, str], file: str | None) -> str | None:
-    """Return the token in the first line of a file, or the profile's; None without one."""
-    file = file or admin.get("tokenFile")
-    if file is None:
-        return admin.get("token")
-    try:
-        token = first_line(file).strip()
-    except (OSError, ValueError, IndexError) as error:
-        raise ConfigError(f"the file {file} gives no token ({error})") from None
-    _warn_of_readers(Path(file))
-    return token
 
 
 def _warn_of_argument(name: str, others: str) -> None:

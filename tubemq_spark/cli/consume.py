@@ -6,15 +6,15 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import closing, nullcontext, suppress
 from datetime import tzinfo
 from typing import Annotated
 
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.messages import FIELDS, Format, Message
+from tubemq_spark.cli.messages import FIELDS, Message, formatter
 from tubemq_spark.cli.moments import (
     EARLIEST,
     EXPECTED,
@@ -25,7 +25,7 @@ from tubemq_spark.cli.moments import (
     parse_place,
 )
 from tubemq_spark.cli.output import json_text, note, print_json, progress
-from tubemq_spark.cli.parameters import Topic, check_group, connected, ends_with_interrupt
+from tubemq_spark.cli.parameters import Topic, check_group, connected
 from tubemq_spark.cli.reading import TopicReader, read_range
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -114,25 +114,25 @@ def consume(
 
     A value that is not UTF-8 text is printed as value_base64. Without --follow it ends at the present end of the topic.
     """
-    write = _writer(text, raw)
     begin = parse_place(start or ("latest" if follow else "earliest"), "--from")
     until = parse_place(end, "--to")
     if follow and until != LATEST:
         raise ConfigError("--follow has no end: leave --to out")
     chosen = [parse_partition(one, topic, "--partition") for one in partition or ()]
-    member = _reader(connection, group, topic, filters, time_zone, max_unpacked)
-    with ends_with_interrupt(follow), member:
-        member.check(chosen)
-        if follow:
-            found = _follow(member, chosen, begin, refresh)
-        else:
-            partitions = chosen or member.partitions
-            found = read_range(
-                member, member.resolve(begin, partitions), member.resolve(until, partitions, is_end=True)
-            )
+    form = None if text is None else formatter(text, is_raw=raw or not sys.stdout.isatty())
+    with (
+        suppress(KeyboardInterrupt) if follow else nullcontext(),
+        _reader(connection, group, topic, filters, time_zone, max_unpacked) as reader,
+    ):
+        reader.check(chosen)
+        found = _follow(reader, chosen, begin, refresh) if follow else _range(reader, begin, until, chosen or None)
         with closing(found), progress(f"reading {topic}", count, prints_lines=True) as advance:
             for message in itertools.islice(found, count):
-                write(message)
+                if form is None:
+                    print(json_text(message.as_json()))
+                else:
+                    _report(message)
+                    sys.stdout.buffer.write(form(message))
                 advance(1)
         sys.stdout.flush()
 
@@ -183,12 +183,19 @@ def find(
         )
 
     found = 0
-    with _reader(connection, group, topic, filters, time_zone, max_unpacked) as member:
-        read = read_range(member, member.resolve(begin), member.resolve(end, is_end=True))
-        with closing(read), progress(f"searching {topic}", prints_lines=True) as advance:
-            for message in itertools.islice(filter(matches, _counted(read, advance)), count):
+    with (
+        _reader(connection, group, topic, filters, time_zone, max_unpacked) as reader,
+        closing(_range(reader, begin, end)) as messages,
+        progress(f"searching {topic}", prints_lines=True) as advance,
+    ):
+        for message in messages:
+            advance(1)
+            _report(message)
+            if matches(message):
                 print_json(message.as_json())
                 found += 1
+            if found == count:
+                break
     if not found:
         raise NotFoundError(f"no message of topic {topic} matches. Check the range: --since and --until")
 
@@ -205,31 +212,30 @@ def _reader(
     )
 
 
-def _counted(messages: Iterator[Message], advance: Callable[[int], None]) -> Iterator[Message]:
-    for message in messages:
-        advance(1)
-        _report(message)
-        yield message
+def _range(
+    reader: TopicReader, begin: Place, end: Place, partitions: Sequence[Partition] | None = None
+) -> Generator[Message, None, None]:
+    return read_range(reader, reader.resolve(begin, partitions), reader.resolve(end, partitions, is_end=True))
 
 
 def _follow(
-    member: TopicReader, chosen: Sequence[Partition], begin: Place, refresh: float
+    reader: TopicReader, chosen: Sequence[Partition], begin: Place, refresh: float
 ) -> Generator[Message, None, None]:
     """Yield messages without end. Every `refresh` seconds look for new partitions, unless the user chose some."""
-    clock = member.session.settings.clock
-    reached = member.resolve(begin, chosen or member.partitions)
+    clock = reader.session.settings.clock
+    reached = reader.resolve(begin, chosen or None)
     next_look = Deadline(refresh, clock)
     while True:
-        present = member.ends
+        present = reader.ends
         ends = {one: max(position, present[one]) for one, position in reached.items()}
         if reached != ends:
-            yield from read_range(member, reached, ends)
+            yield from read_range(reader, reached, ends)
             reached = ends
             sys.stdout.flush()
         else:
             time.sleep(_POLL)
         if next_look.passed and not chosen:
-            reached |= member.resolve(EARLIEST, member.look_for_partitions())
+            reached |= reader.resolve(EARLIEST, reader.look_for_partitions())
             next_look = Deadline(refresh, clock)
 
 
@@ -237,18 +243,6 @@ def _report(message: Message) -> None:
     """Say that a message is corrupt, where its JSON does not say that."""
     if message.problem is not None:
         note(f"message {message.message_id} is corrupt, so its value are the bytes as received: {message.problem}")
-
-
-def _writer(text: str | None, raw: bool) -> Callable[[Message], None]:
-    if text is None:
-        return lambda message: print(json_text(message.as_json()))
-    form = Format(text, is_raw=raw or not sys.stdout.isatty())
-
-    def write(message: Message) -> None:
-        _report(message)
-        sys.stdout.buffer.write(form(message))
-
-    return write
 
 
 def parse_zone(name: str) -> tzinfo:

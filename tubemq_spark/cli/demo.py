@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -23,8 +24,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from tubemq_spark.cli.broker import in_new_terminal, pyspark_code
-from tubemq_spark.cli.output import table
-from tubemq_spark.cli.requirements import require_spark
+from tubemq_spark.cli.local_checks import require_spark
+from tubemq_spark.cli.output import console, table
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
     from tubemq_spark.testing import EmbeddedTubeMQ
 
 TOPIC, GROUP = "sensors", "demo_group"
-_POLL_INTERVAL = 0.1  # seconds between two polls of the query
 _FIRST_ROWS_TIMEOUT = 120.0  # seconds
-_BURST_INTERVAL = 0.1  # seconds
+_BURST_INTERVAL = 0.1  # seconds between two bursts of readings
 # Unit, lowest and highest value
 _KINDS = {"temperature": ("celsius", 60, 95), "pressure": ("bar", 2, 5), "vibration": ("mm_s", 0, 9)}
 _SITES = ("north", "south", "harbour")
@@ -48,7 +48,14 @@ Start PySpark in another one:
 {pyspark}
 Then paste this to read and write the topic, and to stop the query:
 {code}"""
-_COLUMNS = ("partition", "offset", "msg_type", "msg_time", "attributes", "value")
+_COLUMNS = {
+    "partition": "CONCAT(broker_id, ':', partition)",
+    "offset": "offset",
+    "msg_type": "msg_type",
+    "msg_time": "DATE_FORMAT(msg_time, 'yyyy-MM-dd HH:mm')",
+    "attributes": "ARRAY_JOIN(TRANSFORM(MAP_ENTRIES(attributes), pair -> CONCAT(pair.key, '=', pair.value)), ', ')",
+    "value": "CAST(value AS STRING)",
+}
 _PLAIN = "  {:<9}  {:>6}  {:<11}  {:<16}  {:<12}  {}"
 _PLAIN_ROWS = 3  # printed of each batch, usually one of each partition
 _LIVE_ROWS, _LIVE_BATCHES = 10, 6
@@ -74,7 +81,7 @@ def demo(
     require_spark()
     from tubemq_spark.testing import EmbeddedTubeMQ
 
-    display = Display(Console(highlight=False, markup=False, soft_wrap=True))
+    display = Display(console())
     stop = threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="tubemq-demo-", ignore_cleanup_errors=True) as folder,
@@ -83,7 +90,7 @@ def demo(
         log = Path(folder) / "spark.log"
         try:
             # Ctrl-C arrives in the main thread. Within a call of Spark it would break the connection to the JVM.
-            with display, ThreadPoolExecutor(1) as pool:
+            with display.live, ThreadPoolExecutor(1) as pool:
                 streaming = pool.submit(_stream, tubemq, display, Path(folder), log, seconds, stop)
                 try:
                     rows = streaming.result()
@@ -91,7 +98,8 @@ def demo(
                     stop.set()
                     raise
         except TubeMQError:
-            print(_tail(log), file=sys.stderr)
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            print("\n".join(lines[-20:]), file=sys.stderr)
             raise
     display.print(f"All {rows} rows came out, each once. Group {GROUP} is at the end of the topic: lag 0.")
     display.print(
@@ -107,46 +115,71 @@ def _stream(
     tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, seconds: float, stop: threading.Event
 ) -> int:
     """Run the demo until `seconds` after the first rows, or until `stop`. Return the number of rows."""
-    from tubemq_spark.cli.stream import VERSION, local_session, spark_errors, start_query
+    from tubemq_spark.cli.stream import local_session, spark_errors
 
     tubemq.create_topic(TOPIC, partitions=1, stores=3)  # a partition with its own store knows the offset of each row
     display.print(f"An embedded TubeMQ listens at {tubemq.master}; sensors write to the 3 partitions of topic {TOPIC}.")
-    display.status(f"starting Spark {VERSION} ...")
+    display.status = "starting Spark ..."
     rows: list[Sequence[str]] = []
-    with Sensors(tubemq, TOPIC) as sensors, local_session(folder, log) as session, spark_errors("the query failed"):
+    chance, sent = random.Random(20), 0
+    with local_session(folder, log) as session, spark_errors("the query failed"):
 
         def collect(frame: DataFrame, number: int) -> None:
             began = time.monotonic()
             new = [tuple("" if cell is None else str(cell) for cell in row) for row in frame.collect()]
             rows.extend(new)
-            display.show(Batch(number, new, sensors.sent - len(rows), time.monotonic() - began))
+            display.show(Batch(number, new, sent - len(rows), time.monotonic() - began))
 
-        display.status(_STARTING_WORKERS)  # the next line is printed above it
+        display.status = _STARTING_WORKERS  # the next line is printed above it
         display.print(
-            f"Spark {VERSION} reads them in micro-batches. The first one takes longest: it starts Python workers."
+            f"Spark {session.version} reads them in micro-batches. The first one takes longest: it starts Python "
+            "workers."
         )
-        query = start_query(session, tubemq.master, GROUP, TOPIC, folder, collect)
+        query = (
+            session.readStream.format("tubemq")
+            .options(**{"tubemq.master": tubemq.master, "tubemq.group": GROUP})
+            .options(subscribe=TOPIC, startingOffsets="earliest")
+            .load()
+            .selectExpr(*_COLUMNS.values())
+            .writeStream.foreachBatch(collect)  # in another thread
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(processingTime="1 second")
+            .start()
+        )
         try:
             ends, has_rows = time.monotonic() + _FIRST_ROWS_TIMEOUT, False
-            while time.monotonic() < ends and not stop.wait(_POLL_INTERVAL):
+            while time.monotonic() < ends and not stop.wait(_BURST_INTERVAL):
                 if (cause := query.exception()) is not None:
                     raise cause
+                for _ in range(chance.choice((4, 8, 12, 40))):
+                    sent += 1
+                    _send_reading(tubemq, chance)
                 if rows and not has_rows:
                     ends, has_rows = time.monotonic() + seconds, True
-                display.status(_progress(sensors.sent, len(rows)))
-            if not rows and not stop.is_set():
-                raise DemoError(
-                    f"no rows came out of Spark within {_FIRST_ROWS_TIMEOUT:g} s, but {sensors.sent} were sent"
-                )
-            sensors.stop()
-            if not stop.is_set():
-                query.processAllAvailable()
-                display.status(_progress(sensors.sent, len(rows)))
+                display.status = _progress(sent, len(rows))
+            if stop.is_set():
+                return sent
+            if not rows:
+                raise DemoError(f"no rows came out of Spark within {_FIRST_ROWS_TIMEOUT:g} s, but {sent} were sent")
+            query.processAllAvailable()
+            display.status = _progress(sent, len(rows))
         finally:
             query.stop()  # when this returns, the query has committed its offsets to the group
-    if not stop.is_set():
-        _check(tubemq, sensors.sent, rows)
-    return sensors.sent
+    _check(tubemq, sent, rows)
+    return sent
+
+
+def _send_reading(tubemq: EmbeddedTubeMQ, chance: random.Random) -> None:
+    kind = chance.choice(list(_KINDS))
+    unit, lowest, highest = _KINDS[kind]
+    reading = {"sensor": chance.randrange(1, 100), unit: round(chance.uniform(lowest, highest), 1)}
+    tubemq.send(
+        TOPIC,
+        json.dumps(reading).encode(),
+        attributes={"site": chance.choice(_SITES)},
+        msg_type=kind,
+        msg_time=f"{datetime.now(timezone.utc):%Y%m%d%H%M}",
+    )
 
 
 def _progress(sent: int, rows: int) -> str:
@@ -181,119 +214,46 @@ class Batch(NamedTuple):
 
 
 class Display:
-    """Shows batches as they arrive: the newest in tables on a terminal, all as lines elsewhere. Thread-safe."""
+    """Shows batches as they arrive: the newest in tables on a terminal while `live` is entered, all as lines elsewhere.
+    `status` is the current activity, for a terminal only."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status = ""
+        self.print = console.print  # prints lines that stay
+        self.status = ""
         self._rows: deque[Sequence[str]] = deque(maxlen=_LIVE_ROWS)
         self._batches: deque[Batch] = deque(maxlen=_LIVE_BATCHES)
-        self._lock = threading.Lock()
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-
-    def __enter__(self) -> Display:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def status(self, text: str) -> None:
-        """Show the current activity in one line, on a terminal only; the next status replaces it."""
-        with self._lock:
-            if self._live is not None and text != self._status:
-                self._status = text
-                self._redraw(self._live)
-
-    def print(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(text)
+        self._is_terminal = console.is_terminal
+        live = Live(console=console, get_renderable=self._view)
+        self.live: AbstractContextManager[object] = live if console.is_terminal else nullcontext()
 
     def show(self, batch: Batch) -> None:
-        with self._lock:
-            if self._live is None:
-                lines = [] if self._batches else [_PLAIN.format(*_COLUMNS)]
-                lines += [_PLAIN.format(*row) for row in _sample(batch.rows, _PLAIN_ROWS)]
-                lines.append(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
-                self.print("\n".join(lines))
-            self._batches.append(batch)
-            self._rows.extend(_sample(batch.rows, _LIVE_ROWS))
-            if self._live is not None:
-                self._redraw(self._live)
+        if not self._is_terminal:
+            lines = [] if self._batches else [_PLAIN.format(*_COLUMNS)]
+            lines += [_PLAIN.format(*row) for row in _sample(batch.rows, _PLAIN_ROWS)]
+            lines.append(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
+            self.print("\n".join(lines))
+        self._batches.append(batch)
+        self._rows.extend(_sample(batch.rows, _LIVE_ROWS))
 
-    def _redraw(self, live: Live) -> None:
-        parts: list[Panel | Text] = [Text(self._status, style="dim")]
-        if self._batches:
-            most = max(batch.lag for batch in self._batches) or 1
-            batches = [
-                (
-                    one.number,
-                    len(one.rows),
-                    f"{one.seconds:.2f}",
-                    round(len(one.rows) / (one.seconds or 1)),
-                    one.lag,
-                    "█" * round(_BAR * one.lag / most),
-                )
-                for one in self._batches
-            ]
-            rows = table(_COLUMNS, list(self._rows), wraps=False)
-            progress = table(("batch", "rows", "seconds", "rows/s", "lag", ""), batches, wraps=False)
-            parts[:0] = [
-                Panel(rows, title="rows", title_align="left"),
-                Panel(progress, title="micro-batches", title_align="left"),
-            ]
-        live.update(Group(*parts), refresh=True)
+    def _view(self) -> Group:
+        status = Text(self.status, style="dim")
+        newest = list(self._batches)
+        if not newest:
+            return Group(status)
+        most = max(batch.lag for batch in newest) or 1
+        batches = []
+        for number, rows, lag, seconds in newest:
+            rate = round(len(rows) / (seconds or 1))
+            batches.append((number, len(rows), f"{seconds:.2f}", rate, lag, "█" * round(_BAR * lag / most)))
+        of_rows = table(list(_COLUMNS), list(self._rows), wraps=False)
+        of_batches = table(("batch", "rows", "seconds", "rows/s", "lag", ""), batches, wraps=False)
+        return Group(
+            Panel(of_rows, title="rows", title_align="left"),
+            Panel(of_batches, title="micro-batches", title_align="left"),
+            status,
+        )
 
 
 def _sample(rows: Sequence[Sequence[str]], count: int) -> Sequence[Sequence[str]]:
     """Return `count` rows at equal distances, or all if there are fewer."""
     return [rows[number * len(rows) // count] for number in range(count)] if len(rows) > count else rows
-
-
-class Sensors:
-    """A thread that sends readings in bursts of various sizes while the `with` block runs."""
-
-    def __init__(self, tubemq: EmbeddedTubeMQ, topic: str) -> None:
-        self.sent = 0
-        self._tubemq = tubemq
-        self._topic = topic
-        self._random = random.Random(20)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sensors", daemon=True)
-
-    def __enter__(self) -> Sensors:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop sending; may be called again."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_BURST_INTERVAL):
-            for _ in range(self._random.choice((4, 8, 12, 40))):
-                self._send()
-
-    def _send(self) -> None:
-        kind = self._random.choice(list(_KINDS))
-        unit, lowest, highest = _KINDS[kind]
-        reading = {"sensor": self._random.randrange(1, 100), unit: round(self._random.uniform(lowest, highest), 1)}
-        self._tubemq.send(
-            self._topic,
-            json.dumps(reading).encode(),
-            attributes={"site": self._random.choice(_SITES)},
-            msg_type=kind,
-            msg_time=f"{datetime.now(timezone.utc):%Y%m%d%H%M}",
-        )
-        self.sent += 1
-
-
-def _tail(log: Path) -> str:
-    """Return the last lines of Spark's log, whose folder is removed afterwards."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from itertools import chain
+from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from tubemq_spark.checks import FAILED, OK, CheckResult, CheckState, count_states, driver_checks
+from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.local_checks import local_checks
 from tubemq_spark.cli.output import console, print_json, print_line
-from tubemq_spark.cli.parameters import Json, with_options
+from tubemq_spark.cli.parameters import Json, connected
 from tubemq_spark.cli.reading import temporary_group
 from tubemq_spark.errors import TubeMQError
-
-if TYPE_CHECKING:
-    from tubemq_spark.checks import CheckResult
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
@@ -28,9 +28,9 @@ class UnhealthyError(TubeMQError):
     remedy = "Do what the lines of the failed checks say, and run `doctor` again."
 
 
-@with_options
+@connected()
 def doctor(
-    options: Mapping[str, str],
+    connection: Connection,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic to read; may be repeated.")] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="The consumer group of the query.")] = None,
     write: Annotated[str | None, typer.Option("--write", metavar="TOPIC", help="A topic to write.")] = None,
@@ -44,11 +44,13 @@ def doctor(
     """
     reader = group or (temporary_group() if topic else "")  # the options of a source need a group
     more = {"subscribe": ",".join(topic or ()), "tubemq.group": reader, "topic": write or ""}
-    given = {**options, **{name: text for name, text in more.items() if text}}
-    from tubemq_spark.checks import FAILED, count_states  # imports pyarrow, which takes long
-
+    given = {**connection.options, **{name: text for name, text in more.items() if text}}
+    states: list[CheckState] = []
     try:
-        states = [result.state for result in _printed(_results(given), quiet=quiet, as_json=as_json)]
+        for result in chain(local_checks(), driver_checks(given)):
+            states.append(result.state)
+            if not quiet or result.state != OK:
+                _print(result, as_json)
         if not as_json:
             print_line(count_states(states))
     except BrokenPipeError:
@@ -58,38 +60,19 @@ def doctor(
         raise UnhealthyError(f"{what} what to do")
 
 
-def _results(options: Mapping[str, str]) -> Iterator[CheckResult]:
-    from tubemq_spark.checks import driver_checks
-    from tubemq_spark.cli.local_checks import local_checks
-
-    yield from local_checks()
-    yield from driver_checks(options)
-
-
-def _printed(results: Iterable[CheckResult], *, quiet: bool, as_json: bool) -> Iterator[CheckResult]:
-    """Yield the results after each was printed, as soon as it is known."""
+def _print(result: CheckResult, as_json: bool) -> None:
+    """Print a result; a terminal wraps its long lines between words."""
     out = console()
-    for result in results:
-        if quiet and result.state == "ok":
-            pass
-        elif as_json:
-            print_json(result._asdict())
-        elif out.is_terminal:
-            out.print(_wrapped(result), soft_wrap=False)
-        else:
-            print_line(f"{result.state:<8}{result.check:<12} {result.subject}: {result.detail}")
-            if result.remedy:
-                print_line(f"{'':8}what to do: {result.remedy}")
-        yield result
-
-
-def _wrapped(result: CheckResult) -> Table:
-    """Return a result whose long lines are wrapped between words."""
-    made = Table.grid()
-    made.add_column(width=8)
-    made.add_column(width=13)
-    made.add_column(overflow="fold")
-    made.add_row(Text(result.state, _STYLES[result.state]), result.check, Text(f"{result.subject}: {result.detail}"))
-    if result.remedy:
-        made.add_row("", "", Text(f"what to do: {result.remedy}", "yellow"))
-    return made
+    what, remedy = f"{result.subject}: {result.detail}", result.remedy and f"what to do: {result.remedy}"
+    if as_json:
+        print_json(result._asdict())
+    elif out.is_terminal:
+        made = Table.grid(Column(width=8), Column(width=13), Column(overflow="fold"))
+        made.add_row(Text(result.state, _STYLES[result.state]), result.check, Text(what))
+        if remedy:
+            made.add_row("", "", Text(remedy, "yellow"))
+        out.print(made, soft_wrap=False)
+    else:
+        print_line(f"{result.state:<8}{result.check:<12} {what}")
+        if remedy:
+            print_line(f"{'':8}{remedy}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated
@@ -24,13 +24,12 @@ from rich.text import Text
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
 from tubemq_spark.cli.output import console, print_json, print_line, print_table, table
-from tubemq_spark.cli.parameters import Group, Json, connected, ends_with_interrupt
-from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, rows_of
+from tubemq_spark.cli.parameters import Group, Json, connected
+from tubemq_spark.client.admin_api import AdminApi, AdminError, checked_rows, rows_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
 _NO_RECORD = -2
-_CONSUMERS = "admin_query_broker_all_consumer_info"
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
 _COLUMNS = ("partition", "position", "end", "lag", "client")
@@ -67,17 +66,22 @@ def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[
     for broker_id, status in sorted(admin.brokers().items()):
         if str(status.get("isBrokerOnline")) == "false" and str(status.get("runStatus")) != "running":
             continue
-        claims = admin.ask_broker(status, _CONSUMERS, groupName=group)
+        claims = rows_of(admin.ask_broker(status, "admin_query_broker_all_consumer_info", groupName=group))
         try:
-            positions = admin.ask_broker(status, "admin_query_offset", groupName=group)
+            positions = rows_of(admin.ask_broker(status, "admin_query_offset", groupName=group))
         except AdminError:  # release 1.2 fails for some groups; the claims show something at least
-            positions = {}
+            positions = []
         with checked_rows():
-            holders, found = dict(_holders(broker_id, claims)), dict(_positions(broker_id, positions))
-        for partition, (holder, position, end) in holders.items():
-            known = found.get(partition, GroupState(partition, position, end))
-            found[partition] = GroupState(partition, known.position, known.end, holder)
-        states |= found
+            for row in claims:
+                one = Partition(broker_id, str(row["topicName"]), int(row["partitionId"]))
+                position = None if (found := row.get("zkOffset")) is None else int(found)
+                states[one] = GroupState(one, position, int(row.get("maxOffset", 0)), str(row["consumerId"]))
+            for info in (info for row in positions for info in row["subInfo"]):
+                for at in info["offsets"]:
+                    one = Partition(broker_id, str(info["topicName"]), int(at["partitionId"]))
+                    position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
+                    holder = states[one].holder if one in states else None
+                    states[one] = GroupState(one, position, int(at["offsetMax"]), holder)
     wanted = {one: state for one, state in states.items() if topic in (None, one.topic)}
     known_topics = {one.topic for one, state in wanted.items() if state.position is not None or state.holder}
     if not known_topics:
@@ -87,21 +91,6 @@ def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[
             "and an unused one is dropped after weeks"
         )
     return [state for one, state in sorted(wanted.items()) if one.topic in known_topics]
-
-
-def _positions(broker_id: int, answer: Answer) -> Iterator[tuple[Partition, GroupState]]:
-    for info in (info for row in rows_of(answer) for info in row["subInfo"]):
-        for at in info["offsets"]:
-            partition = Partition(broker_id, str(info["topicName"]), int(at["partitionId"]))
-            position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
-            yield partition, GroupState(partition, position, int(at["offsetMax"]))
-
-
-def _holders(broker_id: int, answer: Answer) -> Iterator[tuple[Partition, tuple[str, int | None, int]]]:
-    for row in rows_of(answer):
-        partition = Partition(broker_id, str(row["topicName"]), int(row["partitionId"]))
-        position = None if (found := row.get("zkOffset")) is None else int(found)
-        yield partition, (str(row["consumerId"]), position, int(row.get("maxOffset", 0)))
 
 
 def total_lag(states: Iterable[GroupState]) -> int:
@@ -135,7 +124,7 @@ def lag(
             print_table(_COLUMNS, _rows(states))
             print_line(f"total lag {total_lag(states)}")
         return
-    with ends_with_interrupt():
+    with suppress(KeyboardInterrupt):
         _watch(connection, group, topic, interval, as_json)
 
 

@@ -4,17 +4,40 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from tubemq_spark.checks import CheckResult
+from tubemq_spark.checks import FAILED, CheckResult
 from tubemq_spark.checks.result import failed, ok, warning
-from tubemq_spark.cli.requirements import INSTALL_SPARK, MIN_JAVA, java_program, java_version
+from tubemq_spark.checks.versions import SPARK
+from tubemq_spark.errors import TubeMQError
 
+INSTALL_SPARK = f"pip install '{SPARK.requirement}'"  # without its extra `sql`, because nothing here needs pandas
+_MIN_JAVA = 17  # for Spark 4
 _TRIED_JAVA = (17, 21)  # Spark 4's own documentation names these
 _PREFIX = "pyspark_"  # Spark imports all packages with such names, see pyspark.sql.worker.lookup_data_sources
 _OWN = "pyspark_tubemq"
+
+
+class MissingError(TubeMQError):
+    """A requirement is not installed."""
+
+    cause = "The command needs a package or a program that is not installed."
+    remedy = "Run the command in the text."
+
+
+def require_spark() -> None:
+    """Raise `MissingError` without pyspark, or without a Java that it supports."""
+    if find_spec("pyspark") is None:
+        raise MissingError(f"pyspark is not installed. Run: {INSTALL_SPARK}")
+    java = _java()
+    if java.state == FAILED:
+        raise MissingError(f"Spark does not start with {java.subject}: {java.detail}; {java.remedy}")
 
 
 def local_checks() -> Iterator[CheckResult]:
@@ -23,19 +46,34 @@ def local_checks() -> Iterator[CheckResult]:
 
 
 def _java() -> CheckResult:
-    program = java_program()
-    install = f"install Java {MIN_JAVA} (on Debian: sudo apt-get install openjdk-{MIN_JAVA}-jre-headless)"
-    if program is None:
-        return failed("java", "java", "none was found in JAVA_HOME or on the PATH", f"{install}; Connect needs none")
-    version = java_version(program)
+    """Check the `java` that Spark will start."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    version = None if program is None else _java_version(program)
+    subject = program or "java"
+    install = (
+        f"install Java {_MIN_JAVA} or later (on Debian: sudo apt-get install openjdk-{_MIN_JAVA}-jre-headless) and put "
+        "it on the PATH or in JAVA_HOME"
+    )
     if version is None:
-        return failed("java", program, "it does not print a version", install)
-    if version < MIN_JAVA:
-        return failed("java", program, f"it is Java {version}; Spark 4 needs {MIN_JAVA}", install)
+        problem = "none was found in JAVA_HOME or on the PATH that prints its version"
+        return failed("java", subject, problem, f"{install}; Spark Connect needs none")
+    if version < _MIN_JAVA:
+        return failed("java", subject, f"it is Java {version}; Spark 4 needs {_MIN_JAVA}", install)
     if version not in _TRIED_JAVA:
         remedy = f"use Java {' or '.join(map(str, _TRIED_JAVA))} if Spark does not start"
-        return warning("java", program, f"Spark 4 was not released for Java {version}", remedy)
-    return ok("java", program, f"Java {version}")
+        return warning("java", subject, f"Spark 4 was not released for Java {version}", remedy)
+    return ok("java", subject, f"Java {version}")
+
+
+def _java_version(program: str) -> int | None:
+    """Return the major version; None when `program` prints none, as Apple's placeholder for Java."""
+    try:
+        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return None if match is None else int(match[1])
 
 
 def _discovery() -> Iterator[CheckResult]:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import base64
 import string
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta, tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.peer_text import escaped
@@ -25,8 +24,7 @@ from tubemq_spark.protocol.message import (
 from tubemq_spark.protocol.metadata import Partition
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One message. `msg_time` is ISO-8601 in UTC; `offset` is None where TubeMQ does not return it.
 
     A corrupt message cannot be decoded, as `problem` says; its `value` are the bytes as they were received.
@@ -45,16 +43,17 @@ class Message:
 
     def as_json(self) -> dict[str, object]:
         """Return the fields; `value_base64` replaces a value that is not UTF-8 text."""
-        found: dict[str, object] = {name: getattr(self, name) for name in FIELDS}
+        found: dict[str, object] = self._asdict()
+        problem = found.pop("problem")
         try:
             found["value"] = self.value.decode()
         except UnicodeDecodeError:
             del found["value"]
             found["value_base64"] = base64.b64encode(self.value).decode()
-        return found if self.problem is None else {**found, "corrupt": True, "problem": self.problem}
+        return found if problem is None else {**found, "corrupt": True, "problem": problem}
 
 
-FIELDS = tuple(field.name for field in fields(Message) if field.name != "problem")
+FIELDS = Message._fields[:-1]
 
 
 def messages_of(partition: Partition, batch: FetchedBatch, zone: tzinfo, max_unpacked: int) -> Iterator[Message]:
@@ -86,41 +85,38 @@ def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: t
     return Message(*place, attributes.msg_type, time, own or None, body)
 
 
-class Format:
-    """Turns messages into bytes by a text such as `{partition} {attributes.site} {value}`."""
+def formatter(text: str, *, is_raw: bool) -> Callable[[Message], bytes]:
+    """Return a function that formats messages by a text such as `{partition} {attributes.site} {value}`.
 
-    def __init__(self, text: str, *, is_raw: bool) -> None:
-        """Fields are escaped unless `is_raw`. Raise `ConfigError` for a field that messages do not have."""
-        self._is_raw = is_raw
-        self._parts: list[tuple[bytes, str | None]] = []
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # an unknown escape, for example \\q
-                decoded = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-            for literal, name, specification, conversion in string.Formatter().parse(decoded):
-                if specification or conversion:
-                    raise ValueError("a field takes no ':' and no '!'")
-                if name is not None and name not in FIELDS and not name.startswith("attributes."):
-                    raise ValueError(f"there is no field {name!r}")
-                self._parts.append((literal.encode(), name))
-        except (ValueError, Warning) as error:
-            raise ConfigError(f"--format {text!r}: {error}; fields are {', '.join(FIELDS)}, attributes.NAME") from None
+    Fields are escaped unless `is_raw`. Raise `ConfigError` for a field that messages do not have.
+    """
+    parts: list[tuple[bytes, str | None]] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an unknown escape, for example \\q
+            decoded = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+        for literal, name, specification, conversion in string.Formatter().parse(decoded):
+            if specification or conversion:
+                raise ValueError("a field takes no ':' and no '!'")
+            if name is not None and name not in FIELDS and not name.startswith("attributes."):
+                raise ValueError(f"there is no field {name!r}")
+            parts.append((literal.encode(), name))
+    except (ValueError, Warning) as error:
+        raise ConfigError(f"--format {text!r}: {error}; fields are {', '.join(FIELDS)}, attributes.NAME") from None
 
-    def __call__(self, message: Message) -> bytes:
-        return b"".join(
-            literal + (b"" if name is None else self._field(message, name)) for literal, name in self._parts
-        )
-
-    def _field(self, message: Message, name: str) -> bytes:
+    def field(message: Message, name: str) -> bytes:
+        value: Any
         if name.startswith("attributes."):
-            value: Any = (message.attributes or {}).get(name.partition(".")[2], "")
+            value = (message.attributes or {}).get(name.partition(".")[2])
         elif name == "attributes":
             value = ",".join(f"{key}={value}" for key, value in (message.attributes or {}).items())
         else:
             value = getattr(message, name)
         if isinstance(value, bytes):
-            if self._is_raw:
+            if is_raw:
                 return value
             value = value.decode("utf-8", "backslashreplace")
-        text = "" if value is None else str(value)
-        return (text if self._is_raw else escaped(text)).encode("utf-8", "backslashreplace")
+        shown = "" if value is None else str(value)
+        return (shown if is_raw else escaped(shown)).encode("utf-8", "backslashreplace")
+
+    return lambda message: b"".join(part + (b"" if name is None else field(message, name)) for part, name in parts)

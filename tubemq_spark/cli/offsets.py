@@ -7,8 +7,8 @@ can read in the group, or move it, in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -16,7 +16,7 @@ import typer
 from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
-from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_partition, parse_place, place_of
+from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_place, place_of
 from tubemq_spark.cli.output import confirm, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
@@ -65,43 +65,31 @@ def set_offsets(
     has committed. Refuses while another client reads there."""
     if (checkpoint is None) == (not positions) or (topic is None and positions):
         raise ConfigError("give TOPIC and BROKER:PARTITION=PLACE, or --checkpoint FOLDER")
-    if checkpoint is not None:
-        committed = committed_positions(checkpoint, topic)
-        topics = sorted({one.topic for one in committed})
-        member = GroupMember(connection.settings, group, *topics, claim_timeout=wait)
-        _move(member, lambda held: _within_stores(held, committed), yes, as_json)
-        return
-    assert topic is not None
-    places = {}
+    committed: Mapping[Partition, int] = {} if checkpoint is None else committed_positions(checkpoint, topic)
+    places: dict[Partition, Place] = {**committed}
     for text in positions or ():
         where, separator, what = text.partition("=")
         if not separator:
             raise ConfigError(f"{text!r} is not BROKER:PARTITION=PLACE, for example 1:0=earliest")
-        partition = parse_partition(where, topic, "the partition")
+        partition = parse_partition(where, topic or "", "the partition")
         if partition in places:
             raise ConfigError(f"{partition} is given twice")
         places[partition] = parse_place(what, "the place")
 
-    def find(member: GroupMember) -> Mapping[Partition, int]:
+    def find(member: GroupMember) -> dict[Partition, int]:
         member.check(places)
+        for partition, end in member.ends.items():
+            if committed.get(partition, 0) > end:
+                raise ConfigError(
+                    f"the query has committed {committed[partition]} of {partition}, but the store ends at {end}: the "
+                    "checkpoint is of another cluster, or the broker lost messages. Give the positions instead: "
+                    "BROKER:PARTITION=PLACE"
+                )
         return {one: member.resolve(place, [one])[one] for one, place in places.items()}
 
-    member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
+    topics = sorted({one.topic for one in places})
+    member = GroupMember(connection.settings, group, *topics, claim_timeout=wait, zone=parse_zone(time_zone))
     _move(member, find, yes, as_json)
-
-
-def _within_stores(member: GroupMember, committed: Mapping[Partition, int]) -> Mapping[Partition, int]:
-    """Return the positions; where retention has removed one, the beginning of the store. Raise `ConfigError` if one is
-    behind the end of its store."""
-    member.check(committed)
-    for partition, position in committed.items():
-        if position > (end := member.ends[partition]):
-            raise ConfigError(
-                f"the query has committed {position} of {partition}, but the store ends at {end}: the checkpoint is of "
-                "another cluster, or the broker lost messages. Give the positions instead: BROKER:PARTITION=PLACE"
-            )
-    earliest = member.resolve(EARLIEST, committed)
-    return {partition: max(position, earliest[partition]) for partition, position in committed.items()}
 
 
 @app.command("reset")
@@ -123,29 +111,31 @@ def reset_offsets(
     """
     place = parse_place(to, "--to")
     member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
-    _move(member, lambda held: held.resolve(place), yes, as_json)
+    _move(member, lambda reader: reader.resolve(place), yes, as_json)
 
 
 def _move(
     member: GroupMember, find: Callable[[GroupMember], Mapping[Partition, int]], yes: bool, as_json: bool
 ) -> None:
+    """Move the group to the positions that `find` returns while the member holds the partitions."""
     group = member.session.group
-
-    def approve(moves: list[Move]) -> bool:
-        if not as_json:
-            print_plan(
-                ("partition", "old", "new", "entries"),
-                [(str(one.partition), one.old, one.new, f"{one.entries:+d}") for one in moves],
-            )
-        if not yes:
+    with held(member):
+        before = {one: at.group for one, at in member.positions.items()}
+        targets = {one: new for one, new in sorted(find(member).items()) if new != before[one]}
+        entries = {one: (new - before[one]) // UNIT for one, new in targets.items()}
+        if targets and not as_json:
+            rows = [(str(one), before[one], new, f"{entries[one]:+d}") for one, new in targets.items()]
+            print_plan(("partition", "old", "new", "entries"), rows)
+        if targets and not yes:
             confirm(f"Move group {group}?", err=as_json)
-        return True
-
-    moved = move_group(member, find, approve)
+        if targets:
+            member.claims.take(targets)
     if as_json:
-        print_json(*(move.as_json() for move in moved))
+        for one, new in targets.items():
+            print_json({**place_of(one), "old": before[one], "new": new, "entries": entries[one]})
     else:
-        print_line(f"moved group {group} in {len(moved)} partitions" if moved else f"group {group} is there already")
+        moved = f"moved group {group} in {len(targets)} partitions"
+        print_line(moved if targets else f"group {group} is there already")
 
 
 class GroupBusyError(TubeMQError):
@@ -155,42 +145,12 @@ class GroupBusyError(TubeMQError):
     remedy = "Stop the client that the text names. The claim of a client that died ends after about half a minute."
 
 
-@dataclass(frozen=True)
-class Move:
-    """A group's change of position in one partition, in bytes of the index."""
-
-    partition: Partition
-    old: int
-    new: int
-
-    @property
-    def entries(self) -> int:
-        """The number of index entries between the two, negative if the group moves back."""
-        return (self.new - self.old) // UNIT
-
-    def as_json(self) -> dict[str, object]:
-        return {**place_of(self.partition), "old": self.old, "new": self.new, "entries": self.entries}
-
-
-def move_group(
-    member: GroupMember,
-    find: Callable[[GroupMember], Mapping[Partition, int]],
-    approve: Callable[[list[Move]], bool],
-) -> list[Move]:
-    """Move the group to the positions that `find` returns, if `approve` agrees; return what was moved.
-
-    `find` and `approve` are called while the partitions are held. Raise `GroupBusyError` if another client holds one of
-    them; then nothing moves.
-    """
+@contextmanager
+def held(member: GroupMember) -> Iterator[GroupMember]:
+    """Hold the member's partitions while the `with` block runs. Raise `GroupBusyError` if another client holds one."""
     try:
         with member:
-            before = member.positions
-            moves = [Move(one, before[one].group, new) for one, new in sorted(find(member).items())]
-            moves = [move for move in moves if move.old != move.new]
-            if not moves or not approve(moves):
-                return []
-            member.claims.take({move.partition: move.new for move in moves})
-            return moves
+            yield member
     except PartitionOccupiedError as error:
         raise GroupBusyError(
             f"group {member.session.group} is in use: {error.holder or 'another client'} holds a partition of "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,6 +90,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
+def print_rows(rows: Sequence[Mapping[str, object]], columns: Mapping[str, str], *, as_json: bool) -> None:
+    """Print rows as lines of JSON, or as a table; `columns` are names of cells by the heads of the table."""
+    if as_json:
+        print_json(*rows)
+    else:
+        print_table(list(columns), [[row[name] for name in columns.values()] for row in rows])
+
+
 def print_plan(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print what a command will change."""
     with _read_by_somebody():
@@ -106,7 +114,9 @@ def _read_by_somebody() -> Iterator[None]:
 
 
 def cell_text(value: object) -> str:
-    return "-" if value is None else ("yes" if value else "no") if isinstance(value, bool) else escaped(str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else escaped(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def note(text: str) -> None:

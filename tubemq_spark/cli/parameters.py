@@ -6,20 +6,17 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from tubemq_spark.cli.connection import Connection
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import MASTER_PORT, MASTER_TLS_PORT, WEB_PORT
 from tubemq_spark.source import option_parsers
-
-if TYPE_CHECKING:
-    from tubemq_spark.cli.connection import Connection
 
 _PANEL = "Connection"
 
@@ -65,7 +62,7 @@ _CONNECTION = {
             "folder ~/.config, if it exists.",
         ),
     ],
-    "set_option": Annotated[
+    "assignments": Annotated[
         list[str] | None,
         typer.Option(
             "--set", "-X", metavar="NAME=VALUE", rich_help_panel=_PANEL, show_default=False,
@@ -109,59 +106,25 @@ def connected(*, admin: bool = False, token: bool = False) -> Callable[[Callable
     With `admin` the command also has the option of the HTTP API's address, with `token` both of the API's.
     """
     extra = {**_CONNECTION, **(_ADMIN if admin or token else {}), **(_TOKEN if token else {})}
-    return lambda command: _with_parameters(command, extra, _connection)
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        # Not `get_type_hints`: before Python 3.11 it hides the annotation of a parameter whose default is None.
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in extra.items()
+        ]
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command whose first parameter is the `tubemq.*` options, which nobody has checked."""
-    return _with_parameters(command, _CONNECTION, _options)
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            connection = Connection(**{name: given.pop(name) for name in extra})
+            if token and connection.admin.token is None and sys.stdin is not None and sys.stdin.isatty():
+                typed = typer.prompt("Administration token (confModAuthToken in master.ini)", hide_input=True, err=True)
+                connection.admin = replace(connection.admin, token=typed)
+            command(connection, **given)
 
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
 
-def _with_parameters(
-    command: Callable[..., None], extra: dict[str, Any], make: Callable[[dict[str, Any]], object]
-) -> Callable[..., None]:
-    """Return the command for typer, with the `extra` options. `make` turns these into its first parameter."""
-    # Not `get_type_hints`: before Python 3.11 it hides the annotation of a parameter whose default is None.
-    parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in extra.items()
-    ]
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        made = make({name: given.pop(name) for name in extra})
-        command(made, **given)
-
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
-def _connection(given: dict[str, Any]) -> Connection:
-    from tubemq_spark.cli.connection import connect
-
-    made = connect(
-        given["master"], given["config"], given["set_option"] or (), given.get("admin"), given.get("token"),
-        given.get("token_file"),
-    )  # fmt: skip
-    if "token" in given and made.admin.token is None and sys.stdin is not None and sys.stdin.isatty():
-        token = typer.prompt("Administration token (confModAuthToken in master.ini)", hide_input=True, err=True)
-        made = replace(made, admin=replace(made.admin, token=token))
-    return made
-
-
-def _options(given: dict[str, Any]) -> dict[str, str]:
-    from tubemq_spark.cli.connection import client_options, load_profile
-
-    return client_options(given["master"], load_profile(given["config"]), given["set_option"] or ())
-
-
-@contextmanager
-def ends_with_interrupt(is_endless: bool = True) -> Iterator[None]:
-    """Let Ctrl-C end a command that runs until then as a success; the `with` block is left as by an error."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not is_endless:
-            raise
+    return decorate

@@ -8,12 +8,12 @@ import os
 import select
 import sys
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -38,8 +38,7 @@ class InputError(TubeMQError):
     remedy = "Correct the line that the text names, and send it and the lines behind it. Those before it are stored."
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A message to send. `msg_time` is `yyyyMMddHHmm` in UTC."""
 
     value: bytes
@@ -49,9 +48,8 @@ class Record:
     attributes: Mapping[str, str] | None = None
 
 
-_OWN = [field.name for field in fields(Record)]
-_TEXTS = (*(name for name in _OWN if name != "attributes"), "value_base64")
-_IGNORED = {*FIELDS, "corrupt", "problem"}.difference(_OWN)  # where `consume` found it
+_TEXTS = (*Record._fields[:-1], "value_base64")
+_IGNORED = {*FIELDS, "corrupt", "problem"}.difference(Record._fields)  # where `consume` found it
 
 
 @connected()
@@ -112,42 +110,40 @@ def produce(
     separator = None if key_separator is None else key_separator.encode()
     if separator == b"":
         raise ConfigError("--key-separator is empty")
+    parse: Callable[[bytes], Record | None]
+    parse = partial(_json_record, template) if from_json else partial(_record, template, separator)
     stop: BaseException | None = None
     with Producer(connection.settings, rows_of="of the input") as producer, progress(f"sending to {topic}") as advance:
         producer.check(topic, target)
         rows = 0
         try:
-            for path in files or [Path("-")]:
-                for number, line in _lines(path, whole=whole):
-                    if line is None:  # the input pauses
-                        producer.flush()
+            for place, line in chain.from_iterable(_lines(path, whole=whole) for path in files or [Path("-")]):
+                if line is None:  # the input pauses
+                    producer.flush()
+                    continue
+                try:
+                    if (record := parse(line)) is None:
                         continue
-                    try:
-                        record = _json_record(line, template) if from_json else _record(line, template, separator)
-                        if record is None:
-                            continue
-                        rows += 1
-                        time = record.msg_time or format_msg_time(datetime.now(timezone.utc))
-                        producer.send(
-                            topic,
-                            record.value,
-                            encode_attributes(record.attributes, record.msg_type, time),
-                            record.msg_type,
-                            time,
-                            rows,
-                            key=record.key,
-                            target=None if target is None else (target.broker_id, target.partition_id),
-                        )
-                    except (ValueError, RecursionError, ConfigError) as error:
-                        if producer.has_failed:
-                            raise
-                        text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-                        raise InputError(f"{_place(path, number, whole=whole)}: {text}") from None
-                    advance(1)
+                    rows += 1
+                    time = record.msg_time or format_msg_time(datetime.now(timezone.utc))
+                    producer.send(
+                        topic,
+                        record.value,
+                        encode_attributes(record.attributes, record.msg_type, time),
+                        record.msg_type,
+                        time,
+                        rows,
+                        key=record.key,
+                        target=None if target is None else (target.broker_id, target.partition_id),
+                    )
+                except (ValueError, RecursionError, ConfigError) as error:
+                    if producer.has_failed:
+                        raise
+                    text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                    raise InputError(f"{place}: {text}") from None
+                advance(1)
         except (InputError, KeyboardInterrupt) as error:
             stop = error
-        except OSError as error:
-            stop = InputError(f"{path} cannot be read: {error.strerror}")
         stored = producer.flush()
     counts = {f"{one.broker_id}:{one.partition_id}": count for one, count in sorted(stored.items())}
     try:
@@ -161,55 +157,49 @@ def produce(
             raise stop
 
 
-def _lines(path: Path, *, whole: bool) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the number and the bytes of each line, without its end, or of the whole file. Yield None before waiting for
-    more input, for example of a pipe."""
-    with _opened(path) as descriptor:
-        number, kept = 1, bytearray()
-        while True:
-            if not whole and not select.select([descriptor], [], [], 0)[0]:
-                yield number, None
-            if not (part := os.read(descriptor, _PART)):
-                break
-            *lines, rest = [part] if whole else part.split(b"\n")
-            for line in lines:
-                yield number, (bytes(kept) + line).removesuffix(b"\r")
-                number, kept = number + 1, bytearray()
-            kept += rest
-            if len(kept) > _LONGEST:
-                raise InputError(f"{_place(path, number, whole=whole)}: it is longer than any message")
-        if whole or kept:
-            yield number, bytes(kept) if whole else bytes(kept).removesuffix(b"\r")
+def _lines(path: Path, *, whole: bool) -> Iterator[tuple[str, bytes | None]]:
+    """Yield each line, without its end, or the whole file, and its place for errors. Yield None instead of a line
+    before waiting for more input, for example of a pipe. Raise `InputError` if the input cannot be read."""
+    is_file = str(path) != "-"
+    name = str(path) if is_file else "the standard input"
+    if not is_file and sys.stdin is None:
+        raise InputError("the standard input is closed")
+    number, kept = 1, bytearray()
+
+    def place() -> str:
+        return name if whole else f"{name}, line {number}"
+
+    try:
+        with open(path if is_file else sys.stdin.fileno(), "rb", buffering=0, closefd=is_file) as file:
+            while True:
+                if not whole and not select.select([file], [], [], 0)[0]:
+                    yield place(), None
+                if not (part := file.read(_PART)):
+                    break
+                *lines, rest = [part] if whole else part.split(b"\n")
+                for line in lines:
+                    yield place(), (bytes(kept) + line).removesuffix(b"\r")
+                    number, kept = number + 1, bytearray()
+                kept += rest
+                if len(kept) > _LONGEST:
+                    raise InputError(f"{place()}: it is longer than any message")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if whole or kept:
+        yield place(), bytes(kept) if whole else bytes(kept).removesuffix(b"\r")
 
 
-def _place(path: Path, number: int, *, whole: bool) -> str:
-    where = "the standard input" if str(path) == "-" else str(path)
-    return where if whole else f"{where}, line {number}"
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Yield the descriptor of a file, or of the standard input."""
-    if str(path) == "-":
-        if sys.stdin is None:
-            raise InputError("the standard input is closed")
-        yield sys.stdin.fileno()
-    else:
-        with path.open("rb", buffering=0) as file:
-            yield file.fileno()
-
-
-def _record(line: bytes, template: Record, separator: bytes | None) -> Record:
+def _record(template: Record, separator: bytes | None, line: bytes) -> Record:
     """Return the record of a line; with a separator, its key is what precedes it. Raise `ValueError` without a key."""
     if separator is None:
-        return replace(template, value=line)
+        return template._replace(value=line)
     key, found, value = line.partition(separator)
     if not found:
         raise ValueError("it has no key, because the text of --key-separator is missing")
-    return replace(template, value=value, key=key)
+    return template._replace(value=value, key=key)
 
 
-def _json_record(line: bytes, template: Record) -> Record | None:
+def _json_record(template: Record, line: bytes) -> Record | None:
     """Return the record of a JSON line, None for a blank one; what it leaves out comes from the template. Raise
     `ValueError` or `RecursionError` for a wrong one."""
     if not line.strip():

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from typing import TypeVar
 
 from tubemq_spark.cli.messages import Message, messages_of
 from tubemq_spark.cli.moments import Place
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.group_claims import GroupClaims
@@ -41,7 +40,6 @@ Positions = Mapping[Partition, int]
 """Bytes of the index by partition."""
 
 R = TypeVar("R", bound="TopicReader")
-M = TypeVar("M", bound="GroupMember")
 
 
 def temporary_group() -> str:
@@ -82,9 +80,8 @@ class TopicReader:
         self._prober = Prober(self._visitor)
 
     def __enter__(self: R) -> R:
-        self.session.register()
         try:
-            self.look_for_partitions()
+            self._open()
         except BaseException:
             self.close()
             raise
@@ -92,6 +89,10 @@ class TopicReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _open(self) -> None:
+        self.session.register()
+        self.look_for_partitions()
 
     def close(self) -> None:
         self._visitor.close()
@@ -105,12 +106,10 @@ class TopicReader:
     def look_for_partitions(self) -> list[Partition]:
         """Return the partitions that the topics got since the last look. Raises as entering does."""
         cluster = self.session.refresh() if self.partitions else self.session.cluster
-        new = sorted(set(self._listed(cluster)) - set(self.partitions))
+        listed = {partition for topic in self.topics for partition in cluster.partitions(topic)}
+        new = sorted(listed - set(self.partitions))
         self.partitions += new
         return new
-
-    def _listed(self, cluster: Cluster) -> list[Partition]:
-        return sorted(partition for topic in self.topics for partition in cluster.partitions(topic))
 
     def check(self, partitions: Collection[Partition]) -> None:
         """Raise `ConfigError` for a partition that the topics do not have."""
@@ -125,19 +124,11 @@ class TopicReader:
         store becomes the store's beginning or end. `is_end`: of a read, see `outside_repeated_hour`."""
         wanted = self.partitions if partitions is None else sorted(partitions)
         extents = self._prober.extents(wanted)
-        if place.word == "latest":
-            return {one: end for one, (_, end) in extents.items()}
-        if place.word == "earliest":
-            return {one: begin for one, (begin, _) in extents.items()}
-        if place.moment is not None:
-            moment = outside_repeated_hour(place.moment, self.zone, is_end=is_end)
-            moments = dict.fromkeys(wanted, microseconds_of(moment))
-            return find_positions(self._visitor, moments, extents, self.zone)
-        if place.entries is not None:
-            return {one: max(begin, end - place.entries * UNIT) for one, (begin, end) in extents.items()}
-        position = place.position
-        assert position is not None
-        return {one: max(begin, min(position, end)) for one, (begin, end) in extents.items()}
+        if isinstance(place, datetime):
+            moment = outside_repeated_hour(place, self.zone, is_end=is_end)
+            return find_positions(self._visitor, dict.fromkeys(wanted, microseconds_of(moment)), extents, self.zone)
+        at = {one: place if place >= 0 else end + place * UNIT for one, (_, end) in extents.items()}
+        return {one: max(begin, min(at[one], end)) for one, (begin, end) in extents.items()}
 
 
 class GroupMember(TopicReader):
@@ -157,14 +148,9 @@ class GroupMember(TopicReader):
         super().__init__(settings, group, *topics, zone=zone)
         self.claims = GroupClaims(self.session, new_claim(), claim_timeout)
 
-    def __enter__(self: M) -> M:
-        super().__enter__()
-        try:
-            self.claims.take(dict.fromkeys(self.partitions))
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _open(self) -> None:
+        super()._open()
+        self.claims.take(dict.fromkeys(self.partitions))
 
     def close(self) -> None:
         self.claims.release()
@@ -181,25 +167,22 @@ def read_range(reader: TopicReader, starts: Positions, ends: Positions) -> Gener
 
     What retention removes meanwhile is left out with a warning. Raises as `PartitionReader.batches`.
     """
-    for partition, end in ends.items():
-        if starts[partition] < end:
-            yield from _read_partition(reader, partition, starts[partition], end)
-
-
-def _read_partition(reader: TopicReader, partition: Partition, start: int, end: int) -> Iterator[Message]:
     session, filters = reader.session, reader.filters
-    owns_store = session.cluster.owns_store(partition) and not filters
-    reading = PartitionReader(
-        session.settings,
-        reader.reading_group,
-        replace(new_claim(), task=0),
-        RangeToRead(partition, start, end, owns_store, filters),
-        PartitionSnapshot(session.broker(partition), flow_rules=session.flow_rules),
-        token=session.token,
-        loss_policy=LossPolicy(fail=False),
-    )
-    with closing(reading.batches()) as batches:
-        for batch in batches:
-            for message in messages_of(partition, batch, reader.zone, reader.max_unpacked):
-                if not filters or message.msg_type in filters or message.problem is not None:
-                    yield message
+    for partition, end in ends.items():
+        if starts[partition] >= end:
+            continue
+        owns_store = session.cluster.owns_store(partition) and not filters
+        reading = PartitionReader(
+            session.settings,
+            reader.reading_group,
+            replace(new_claim(), task=0),
+            RangeToRead(partition, starts[partition], end, owns_store, filters),
+            PartitionSnapshot(session.broker(partition), flow_rules=session.flow_rules),
+            token=session.token,
+            loss_policy=LossPolicy(fail=False),
+        )
+        with closing(reading.batches()) as batches:
+            for batch in batches:
+                for message in messages_of(partition, batch, reader.zone, reader.max_unpacked):
+                    if not filters or message.msg_type in filters or message.problem is not None:
+                        yield message

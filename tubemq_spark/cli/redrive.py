@@ -7,24 +7,19 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
-from tubemq_spark.cli.offsets import move_group
+from tubemq_spark.cli.offsets import held
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
-from tubemq_spark.cli.requirements import require_spark
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Range = Mapping[Partition, tuple[int, int]]
 
 
 @connected()
@@ -86,11 +81,11 @@ def redrive(
     require_spark()
     reader = group or temporary_group()
     with GroupMember(connection.settings, reader, topic) as member:
-        # A new group stands at the earliest message.
-        starts = {one: at.group for one, at in member.positions.items()} if place is None else member.resolve(place)
-        found = {one: (starts[one], end) for one, (_, end) in member.positions.items()}
+        groups = {one: at.group for one, at in member.positions.items()}  # a new group stands at the earliest message
+        starts = groups if place is None else member.resolve(place)
+        ends = {one: at.end for one, at in member.positions.items()}
         begins = member.resolve(EARLIEST)  # the group may stand before it
-        skipped = [one for one, at in member.positions.items() if starts[one] > max(at.group, begins[one])]
+        skipped = [one for one, start in starts.items() if start > max(groups[one], begins[one])]
     if group is not None and skipped and not dry_run:
         raise TubeMQError(
             f"nothing is written: --from lies behind the position of group {group} in {', '.join(map(str, skipped))}, "
@@ -102,7 +97,9 @@ def redrive(
     with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
         note("starting Spark ...")
         with local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark, spark_errors():
-            dead = _dead_letters(spark, connection, topic, reader, found).persist()
+            bounds = {"startingOffsets": _bound(topic, starts), "endingOffsets": _bound(topic, ends)}
+            source = {**connection.options, "tubemq.group": reader, "subscribe": topic, **bounds}
+            dead = spark.read.format("tubemq").options(**source).load().persist()
             rows = restore(dead.where(where) if where else dead, message_format).persist()
             targets = [
                 (one["topic"], one["count"], (to or one["topic"]) if not only or one["topic"] in only else None)
@@ -134,25 +131,13 @@ def redrive(
                 allowed = rows.where(rows.topic.isin(only)) if only else rows
                 allowed.write.format("tubemq").options(**options).mode("append").save()
     if group is not None:
-        ends = {one: end for one, (_, end) in found.items()}
-        move_group(GroupMember(connection.settings, group, topic), lambda _: ends, lambda _: True)
+        with held(GroupMember(connection.settings, group, topic)) as member:
+            member.claims.take(ends)
     if as_json:
         print_json({"topic": topic, "rows": count})
     else:
         print_line(f"wrote {count} rows of dead letters of topic {topic}")
 
 
-def _dead_letters(spark: SparkSession, connection: Connection, topic: str, group: str, found: Range) -> DataFrame:
-    def bound(index: int) -> str:
-        positions = {f"{one.broker_id}:{one.partition_id}": at[index] for one, at in found.items()}
-        return json.dumps({topic: positions})
-
-    return (
-        spark.read.format("tubemq")
-        .options(**connection.options)
-        .option("tubemq.group", group)
-        .option("subscribe", topic)
-        .option("startingOffsets", bound(0))
-        .option("endingOffsets", bound(1))
-        .load()
-    )
+def _bound(topic: str, positions: Mapping[Partition, int]) -> str:
+    return json.dumps({topic: {f"{one.broker_id}:{one.partition_id}": at for one, at in positions.items()}})

@@ -1,33 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A local Spark for the commands `demo` and `redrive`, and the query of the demo."""
+"""A local Spark for the commands `demo` and `redrive`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
 from tubemq_spark.errors import TubeMQError
 
-VERSION = pyspark.__version__
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
-_COLUMNS = (
-    "CONCAT(broker_id, ':', partition)",
-    "offset",
-    "msg_type",
-    "DATE_FORMAT(msg_time, 'yyyy-MM-dd HH:mm')",
-    "ARRAY_JOIN(TRANSFORM(MAP_ENTRIES(attributes), pair -> CONCAT(pair.key, '=', pair.value)), ', ')",
-    "CAST(value AS STRING)",
-)
 
 
 @contextmanager
@@ -76,30 +65,6 @@ def _standard_error_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def start_query(
-    session: SparkSession,
-    master: str,
-    group: str,
-    topic: str,
-    folder: Path,
-    collect: Callable[[DataFrame, int], None],
-) -> StreamingQuery:
-    """Start a query that passes each micro-batch to `collect`, in another thread."""
-    return (
-        session.readStream.format("tubemq")
-        .option("tubemq.master", master)
-        .option("tubemq.group", group)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .load()
-        .selectExpr(*_COLUMNS)
-        .writeStream.foreachBatch(collect)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime="1 second")
-        .start()
-    )
 
 
 def _first_line(cause: Exception) -> str:

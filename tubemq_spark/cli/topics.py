@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.output import confirm, print_json, print_line, print_table, progress
-from tubemq_spark.cli.parameters import Json, Topic, Yes, connected
+from tubemq_spark.cli.output import confirm, print_json, print_line, print_rows, progress
+from tubemq_spark.cli.parameters import Json, Yes, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
 from tubemq_spark.errors import ConfigError
 
@@ -25,134 +26,60 @@ _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePoli
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
 _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores")
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
+_RELOAD = ("sending the change to brokers", "admin_reload_broker_configure")
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
 app = typer.Typer(
     no_args_is_help=True, help="List, describe, create, alter and delete topics. Uses the master's HTTP API."
 )
 
+
+def _check_name(name: str) -> str:
+    if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
+        raise ConfigError(f"the topic name {name!r} must begin with a letter and have 1 to 64 letters, digits and _")
+    return name
+
+
+Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False, callback=_check_name)]
 Wait = Annotated[
     float, typer.Option("--wait", min=0, help="Seconds to wait until the brokers have applied the change.")
 ]
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """A topic on one broker. `is_ready` is False until the broker has applied the configuration."""
+def deployments(admin: AdminApi, topic: str | None = None) -> list[dict[str, Any]]:
+    """Return a row for each topic on each broker, or only those of one topic; without the brokers' own topics.
 
-    topic: str
-    broker_id: int
-    address: str
-    partitions: int
-    stores: int
-    accepts_publish: bool
-    accepts_subscribe: bool
-    retention: str
-    is_ready: bool
-
-
-def deployments(admin: AdminApi, topic: str | None = None) -> list[Deployment]:
-    """Return all topics of the cluster by broker, or one; without the brokers' own topics."""
+    `is_ready` is False until the broker has applied the configuration.
+    """
     rows = admin.topics(topic)
     with checked_rows():
-        return sorted(map(_deployment, rows), key=lambda one: (one.topic, one.broker_id))
+        found = [
+            {
+                "topic": str(row["topicName"]),
+                "broker_id": int(row["brokerId"]),
+                "address": f"{row['brokerIp']}:{row['brokerPort']}",
+                "partitions": int(row["numPartitions"]),
+                "stores": int(row["numTopicStores"]),
+                "accepts_publish": bool(row["acceptPublish"]),
+                "accepts_subscribe": bool(row["acceptSubscribe"]),
+                "retention": str(row["deletePolicy"]),
+                "is_ready": all(row[name] == row["runInfo"].get(name) for name in _APPLIED),
+            }
+            for row in rows
+        ]
+    return sorted(found, key=itemgetter("topic", "broker_id"))
 
 
-def _deployment(row: dict[str, Any]) -> Deployment:
-    run = row["runInfo"]
-    return Deployment(
-        topic=str(row["topicName"]),
-        broker_id=int(row["brokerId"]),
-        address=f"{row['brokerIp']}:{row['brokerPort']}",
-        partitions=int(row["numPartitions"]),
-        stores=int(row["numTopicStores"]),
-        accepts_publish=bool(row["acceptPublish"]),
-        accepts_subscribe=bool(row["acceptSubscribe"]),
-        retention=str(row["deletePolicy"]),
-        is_ready=all(row[name] == run.get(name) for name in _APPLIED),
-    )
-
-
-def configure_topic(
-    admin: AdminApi, name: str, partitions: int, stores: int, brokers: Collection[int], retention: str | None
-) -> list[int]:
-    """Configure the topic on `brokers`, by default on all, and send it to them. Return the ids of the brokers."""
-    _check_name(name)
-    if retention is not None:
-        _check_retention(retention)
-    known = admin.brokers()
-    if unknown := sorted(set(brokers) - known.keys()):
-        raise ConfigError(f"there is no broker {joined(unknown)}; the brokers are {joined(sorted(known))}")
-    chosen = sorted(brokers or known)
-    if not chosen:
-        raise AdminError("the cluster has no broker: add one first")
-    if deployments(admin, name):
-        raise AdminError(f"topic {name} exists already; `tubemq-spark topics describe {name}` shows it")
-    policy = {} if retention is None else {"deletePolicy": retention}
-    answer = admin.change(
-        "admin_add_new_topic_record",
-        brokerId=joined(chosen),
-        topicName=name,
-        numPartitions=partitions,
-        numTopicStores=stores,
-        **policy,
-    )
-    check_rows(answer, f"creating topic {name}")
-    _reload(admin, chosen)
-    return chosen
-
-
-def change_topic(
-    admin: AdminApi, name: str, partitions: int | None, stores: int | None, retention: str | None
-) -> list[int]:
-    """Change what is not None on all brokers of the topic, and send it to them. Return the ids of the brokers."""
-    if retention is not None:
-        _check_retention(retention)
-    given = {"numPartitions": partitions, "numTopicStores": stores, "deletePolicy": retention}
-    changes = {key: value for key, value in given.items() if value is not None}
-    if not changes:
-        raise ConfigError("there is nothing to change: give --partitions, --stores or --retention")
-    found = existing(admin, name)
-    for one in found:
-        if (partitions or one.partitions) < one.partitions or (stores or one.stores) < one.stores:
-            raise ConfigError(
-                f"topic {name} has {one.stores} stores of {one.partitions} partitions on broker {one.broker_id}; "
-                "expected at least these numbers, because messages of a removed partition could not be read"
-            )
-    chosen = [one.broker_id for one in found]
-    answer = admin.change("admin_modify_topic_info", brokerId=joined(chosen), topicName=name, **changes)
-    check_rows(answer, f"changing topic {name}")
-    _reload(admin, chosen)
-    return chosen
-
-
-def remove_topic(admin: AdminApi, name: str) -> list[int]:
-    """Close the topic, delete it on all brokers and send that to them. Return the ids of the brokers."""
-    chosen = [one.broker_id for one in existing(admin, name)]
-    place = {"brokerId": joined(chosen), "topicName": name}
-    steps: Sequence[tuple[str, dict[str, object]]] = (
-        ("admin_modify_topic_info", {"acceptPublish": False, "acceptSubscribe": False}),
-        ("admin_delete_topic_info", {}),
-        ("admin_remove_topic_info", {}),
-    )
-    for method, extra in steps:
-        check_rows(admin.change(method, **place, **extra), f"deleting topic {name}")
-    _reload(admin, chosen)
-    return chosen
-
-
-def existing(admin: AdminApi, name: str) -> list[Deployment]:
+def existing(admin: AdminApi, name: str) -> list[dict[str, Any]]:
     """Return where the topic is; raise `ConfigError` if it does not exist."""
-    _check_name(name)
     found = deployments(admin, name)
     if not found:
         raise ConfigError(f"there is no topic {name}; `tubemq-spark topics list` shows all")
     return found
 
 
-def _check_name(name: str) -> None:
-    if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
-        raise ConfigError(f"the topic name {name!r} must begin with a letter and have 1 to 64 letters, digits and _")
+def _brokers_of(admin: AdminApi, name: str) -> str:
+    return joined(one["broker_id"] for one in existing(admin, name))
 
 
 def _check_retention(policy: str) -> None:
@@ -164,54 +91,99 @@ def _check_retention(policy: str) -> None:
         )
 
 
-def _reload(admin: AdminApi, brokers: Sequence[int]) -> None:
-    check_rows(admin.change("admin_reload_broker_configure", brokerId=joined(brokers)), "sending the change to brokers")
+def _change(admin: AdminApi, what: str, method: str, **params: object) -> None:
+    check_rows(admin.change(method, **params), what)
+
+
+def configure_topic(
+    admin: AdminApi, name: str, partitions: int, stores: int, brokers: Collection[int], retention: str | None
+) -> list[int]:
+    """Configure the topic on `brokers`, by default on all, and send it to them. Return the ids of the brokers."""
+    if retention is not None:
+        _check_retention(retention)
+    known = admin.brokers()
+    if unknown := sorted(set(brokers) - known.keys()):
+        raise ConfigError(f"there is no broker {joined(unknown)}; the brokers are {joined(sorted(known))}")
+    chosen = sorted(brokers or known)
+    if not chosen:
+        raise AdminError("the cluster has no broker: add one first")
+    if deployments(admin, name):
+        raise AdminError(f"topic {name} exists already; `tubemq-spark topics describe {name}` shows it")
+    settings: dict[str, object] = {"topicName": name, "numPartitions": partitions, "numTopicStores": stores}
+    settings |= {} if retention is None else {"deletePolicy": retention}
+    _change(admin, f"creating topic {name}", "admin_add_new_topic_record", brokerId=joined(chosen), **settings)
+    _change(admin, *_RELOAD, brokerId=joined(chosen))
+    return chosen
+
+
+def change_topic(
+    admin: AdminApi, name: str, partitions: int | None, stores: int | None, retention: str | None
+) -> list[int]:
+    """Change what is not None on all brokers of the topic, and send it to them. Return the ids of the brokers."""
+    if retention is not None:
+        _check_retention(retention)
+    given = {"numPartitions": partitions, "numTopicStores": stores, "deletePolicy": retention}
+    changes: dict[str, object] = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise ConfigError("there is nothing to change: give --partitions, --stores or --retention")
+    found = existing(admin, name)
+    for one in found:
+        if (partitions or one["partitions"]) < one["partitions"] or (stores or one["stores"]) < one["stores"]:
+            raise ConfigError(
+                f"topic {name} has {one['stores']} stores of {one['partitions']} partitions on broker "
+                f"{one['broker_id']}; expected at least these numbers, because messages of a removed partition could "
+                "not be read"
+            )
+    chosen = [one["broker_id"] for one in found]
+    place = {"brokerId": joined(chosen), "topicName": name}
+    _change(admin, f"changing topic {name}", "admin_modify_topic_info", **place, **changes)
+    _change(admin, *_RELOAD, brokerId=joined(chosen))
+    return chosen
 
 
 def is_ready(admin: AdminApi, name: str) -> bool:
     found = deployments(admin, name)
-    return bool(found) and all(one.is_ready for one in found)
+    return bool(found) and all(one["is_ready"] for one in found)
+
+
+def remove_topic(admin: AdminApi, name: str) -> None:
+    """Close the topic, delete it on all brokers, and send that to them."""
+    brokers = _brokers_of(admin, name)
+    closed: dict[str, object] = {"acceptPublish": False, "acceptSubscribe": False}
+    steps = {"admin_modify_topic_info": closed, "admin_delete_topic_info": {}, "admin_remove_topic_info": {}}
+    for method, extra in steps.items():
+        _change(admin, f"deleting topic {name}", method, brokerId=brokers, topicName=name, **extra)
+    _change(admin, *_RELOAD, brokerId=brokers)
 
 
 @app.command("list")
 @connected(admin=True)
 def list_topics(connection: Connection, as_json: Json = False) -> None:
     """List all topics of the cluster."""
-    found: dict[str, list[Deployment]] = {}
-    for one in deployments(connection.admin):
-        found.setdefault(one.topic, []).append(one)
-    rows = [
-        (
-            topic,
-            [one.broker_id for one in on],
-            sum(one.partitions * one.stores for one in on),
-            all(one.is_ready for one in on),
+    rows = []
+    for topic, several in groupby(deployments(connection.admin), itemgetter("topic")):
+        on = list(several)
+        rows.append(
+            {
+                "topic": topic,
+                "brokers": [one["broker_id"] for one in on],
+                "partitions": sum(one["partitions"] * one["stores"] for one in on),
+                "is_ready": all(one["is_ready"] for one in on),
+            }
         )
-        for topic, on in sorted(found.items())
-    ]
-    if as_json:
-        names = ("topic", "brokers", "partitions", "is_ready")
-        print_json(*(dict(zip(names, row, strict=True)) for row in rows))
-        return
-    columns = ("topic", "brokers", "partitions", "ready")
-    print_table(columns, [(topic, joined(brokers), *rest) for topic, brokers, *rest in rows])
+    columns = {"topic": "topic", "brokers": "brokers", "partitions": "partitions", "ready": "is_ready"}
+    print_rows(rows, columns, as_json=as_json)
 
 
 @app.command("describe")
 @connected(admin=True)
 def describe_topic(connection: Connection, topic: Topic, as_json: Json = False) -> None:
     """Show a topic's partitions, settings and state on each broker."""
-    found = existing(connection.admin, topic)
-    if as_json:
-        print_json(*map(asdict, found))
-        return
-    columns = ("broker", "address", "stores", "partitions of each", "publish", "subscribe", "retention", "ready")
-    rows = [
-        (one.broker_id, one.address, one.stores, one.partitions, one.accepts_publish, one.accepts_subscribe,
-         one.retention, one.is_ready)
-        for one in found
-    ]  # fmt: skip
-    print_table(columns, rows)
+    columns = {
+        "broker": "broker_id", "address": "address", "stores": "stores", "partitions of each": "partitions",
+        "publish": "accepts_publish", "subscribe": "accepts_subscribe", "retention": "retention", "ready": "is_ready",
+    }  # fmt: skip
+    print_rows(existing(connection.admin, topic), columns, as_json=as_json)
 
 
 @app.command("create")
@@ -238,7 +210,7 @@ def create_topic(
     """Create a topic, and wait until it can be read and written. Brokers take a few seconds, at times a minute."""
     admin = connection.admin
     brokers = configure_topic(admin, topic, partitions, stores, broker or (), retention)
-    _wait(wait, f"topic {topic}", brokers, lambda: is_ready(admin, topic))
+    _wait(wait, f"topic {topic}", joined(brokers), lambda: is_ready(admin, topic))
     if as_json:
         print_json({"topic": topic, "brokers": brokers, "partitions": partitions * stores * len(brokers)})
     else:
@@ -271,7 +243,7 @@ def alter_topic(
     """
     admin = connection.admin
     brokers = change_topic(admin, topic, partitions, stores, retention)
-    _wait(wait, f"the change of topic {topic}", brokers, lambda: is_ready(admin, topic))
+    _wait(wait, f"the change of topic {topic}", joined(brokers), lambda: is_ready(admin, topic))
     print_line(f"changed topic {topic} on broker {joined(brokers)}")
 
 
@@ -280,21 +252,20 @@ def alter_topic(
 def delete_topic(connection: Connection, topic: Topic, wait: Wait = 120.0, yes: Yes = False) -> None:
     """Delete a topic with all its messages on all brokers."""
     admin = connection.admin
-    found = existing(admin, topic)
+    brokers = _brokers_of(admin, topic)
     if not yes:
-        where = joined(one.broker_id for one in found)
-        confirm(f"Delete topic {topic} and all its messages on broker {where}?")
-    brokers = remove_topic(admin, topic)
+        confirm(f"Delete topic {topic} and all its messages on broker {brokers}?")
+    remove_topic(admin, topic)
     _wait(wait, f"the end of topic {topic}", brokers, lambda: not deployments(admin, topic))
     print_line(f"deleted topic {topic}")
 
 
-def _wait(seconds: float, what: str, brokers: Sequence[int], is_done: Callable[[], bool]) -> None:
+def _wait(seconds: float, what: str, brokers: str, is_done: Callable[[], bool]) -> None:
     """Ask until the brokers have applied a change, unless `seconds` is 0; raise `AdminError` if they do not."""
     if not seconds:
         return
     deadline = time.monotonic() + seconds
-    with progress(f"waiting for broker {joined(brokers)}") as advance:
+    with progress(f"waiting for broker {brokers}") as advance:
         while not is_done():
             if time.monotonic() > deadline:
                 raise AdminError(
