@@ -14,13 +14,15 @@ from tubemq_spark.source.options import SourceOptions
 _TOGETHER = 10_000
 
 
-def fill(master: str, topic: str, count: int, body: bytes) -> None:
-    """Send ``count`` messages with the same body, evenly to the topic's partitions."""
+def fill(master: str, topic: str, count: int, body: bytes, *, attributed: bool = False) -> None:
+    """Send ``count`` messages with the same body, evenly to the topic's partitions; or also with three attributes each,
+    of which one differs."""
     together = [body] * _TOGETHER
+    attributes = [b"color=blue,shop=11,n=%d" % number for number in range(_TOGETHER)]
     with Producer(ClientSettings.from_options({"tubemq.master": master})) as producer:
         while count:
             part = together[:count]
-            if not producer.send_together(topic, part):
+            if not producer.send_together(topic, part, attributes[: len(part)] if attributed else b""):
                 del part[1:]
                 producer.send(topic, body)  # raises why
             count -= len(part)
@@ -32,7 +34,7 @@ def read_messages(options: dict[str, str], count: int) -> None:
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
         for wanted, snapshot in part.ranges:
-            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
+            reader = PartitionReader(part.settings, part.member.group, claim, wanted, snapshot)
             seen += sum(len(batch.messages) for batch in reader.batches())
     check(seen, count)
 

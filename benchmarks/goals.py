@@ -66,6 +66,9 @@ def _of_reads() -> Iterable[Goal]:
         for layout in LAYOUTS:
             cpu = _read("Spark batch read", layout, size, CPU)
             yield _at_most(f"CPU s per million of a Spark read's tasks, {size} B, {layout}", bound, cpu)
+        values = _read("Spark batch read, three attributes a message, value alone", OWN, size)
+        what = f"Spark read of values alone, three attributes, against messages without, {size} B"
+        yield _at_least(what, 0.95, values, _read("Spark batch read", OWN, size))
     for kind in ("batch", "stream"):
         for size in SIZES:
             for tuning, bound in (("default", 1.5), ("tuned", 0.6)):

@@ -28,6 +28,8 @@ FASTEST = "Java client, pull, fastest settings"
 READER = "PartitionReader, one process"
 ARROW = "range to Arrow, one process"
 BATCH = "Spark batch read"
+ATTRIBUTED = "Spark batch read, three attributes a message"
+VALUES = "Spark batch read, three attributes a message, value alone"
 STREAM = "Spark stream read"
 
 _COUNTS = {100: 1_000_000, 1024: 400_000}
@@ -38,7 +40,11 @@ _KAFKA = [name(tuning) for tuning in READING for name in (batch_reader, stream_r
 def measure(scale: Scale, record: Recorder) -> None:
     with (
         RealTubeMQ(
-            topics={job.topic: LAYOUTS[job.layout] for job in jobs(scale, _COUNTS)}, quick_start=False
+            topics={
+                **{job.topic: LAYOUTS[job.layout] for job in jobs(scale, _COUNTS)},
+                **{_attributed(job): LAYOUTS[OWN] for job in jobs(scale, _COUNTS) if job.layout == OWN},
+            },
+            quick_start=False,
         ) as tubemq,
         kafka_broker() as kafka,
         spark_session(jars=connector_jars()) as spark,
@@ -48,6 +54,8 @@ def measure(scale: Scale, record: Recorder) -> None:
             fill(tubemq.master, job.topic, job.count, b"r" * job.size)
             if job.layout == OWN:
                 peer.write(job.topic, job.count, job.size, {})
+                fill(tubemq.master, _attributed(job), job.count, b"r" * job.size, attributed=True)
+                tubemq.wait_flushed(_attributed(job))
         for job in jobs(scale, _COUNTS):
             tubemq.wait_flushed(job.topic)
             with _java(java, job) as runners:
@@ -104,23 +112,32 @@ def _spark(spark: SparkSession, master: str, job: Job) -> list[Runner]:
     meter = Meter(spark)
     options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": f"{job.topic}_spark"}
 
-    def batch() -> Sample:
-        return meter.timed(job.count, lambda: drain_batch(spark, "tubemq", options))
+    def batch(topic: str = job.topic, columns: str = "") -> Sample:
+        of_topic = {**options, "subscribe": topic}
+        return meter.timed(job.count, lambda: drain_batch(spark, "tubemq", of_topic, columns))
 
     def stream() -> Sample:
         group = {**options, "tubemq.group": f"{job.topic}_stream"}
         return meter.timed_stream(job.count, lambda: drain_stream(spark, "tubemq", group, job.count))
 
-    return [Runner(BATCH, batch), Runner(STREAM, stream)]
+    runners = [Runner(BATCH, batch), Runner(STREAM, stream)]
+    if job.layout == OWN:
+        runners.append(Runner(ATTRIBUTED, lambda: batch(_attributed(job))))
+        runners.append(Runner(VALUES, lambda: batch(_attributed(job), "value BINARY")))
+    return runners
+
+
+def _attributed(job: Job) -> str:
+    return f"{job.topic}_attributed"
 
 
 PART = Part(
     "read",
     "a topic of 3 partitions is read: limit, Java client, ours, Spark-Kafka",
-    6,
+    7,
     (
         *(Key("read", name, layout=layout, size=size) for name in _EVERYWHERE for layout in LAYOUTS for size in SIZES),
-        *(Key("read", name, layout=OWN, size=size) for name in _KAFKA for size in SIZES),
+        *(Key("read", name, layout=OWN, size=size) for name in (*_KAFKA, ATTRIBUTED, VALUES) for size in SIZES),
         *(Key("read", name, CPU, layout, size) for name in (BATCH, STREAM) for layout in LAYOUTS for size in SIZES),
     ),
     measure,

@@ -69,8 +69,10 @@ class Meter:
         return max((proc.peak_memory(pid) for pid in proc.task_workers(self._jvm)), default=0.0)
 
 
-def drain_batch(spark: SparkSession, source: str, options: Mapping[str, str]) -> None:
-    spark.read.format(source).options(**options).load().write.format("noop").mode("overwrite").save()
+def drain_batch(spark: SparkSession, source: str, options: Mapping[str, str], columns: str = "") -> None:
+    """Read everything there is; `columns` are those of a schema, or all."""
+    reader = spark.read.format(source).options(**options)
+    (reader.schema(columns) if columns else reader).load().write.format("noop").mode("overwrite").save()
 
 
 def drain_stream(spark: SparkSession, source: str, options: Mapping[str, str], count: int) -> float:
