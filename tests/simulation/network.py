@@ -23,6 +23,7 @@ from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Address
 
 USUAL = 0.004  # seconds; the longest delay of a chunk that nothing disturbs
+NAT = "nat"
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Network:
     weather: Weather = field(default_factory=Weather)
     ports: dict[int, Any] = field(default_factory=dict)
     next_port: int = 20_000
+    behind_nat: bool = False  # the connector reaches brokers at host `NAT` only, Java clients at their own addresses
     hangs: dict[str, float] = field(default_factory=dict)  # until when a server does nothing, by its name
     unreachable: dict[tuple[str, str], float] = field(default_factory=dict)  # until when, by host and server
     handled: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # when, by server
@@ -359,6 +361,8 @@ def open_socket(address: Address, seconds: float, tls: object, timings: Timings)
     listener = net.ports.get(address.port)
     name = f"{process.name}→{listener.name if listener is not None else address.port}"
     server = listener.name if listener is not None else ""
+    if net.behind_nat and server.startswith("broker") and address.host != NAT and not process.name.startswith("java"):
+        raise TransportError(f"cannot connect to {address}: No route to host")
     slow = world.decide(f"slow connect {name}", net.weather.slow_start, lambda r: r.random())
     world.sleep(USUAL / 2 + (slow or 0.0))
     if net.unreachable.get((process.host, server), 0.0) > world.now:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from tests.simulation.network import Weather
+from tests.simulation.network import NAT, Weather
 from tests.simulation.promises import BrokenError
 from tests.simulation.schedule import Disturbance, Schedule, Setting, make_unrest, make_weather, small_servers
 from tests.simulation.servers import CRASH, DELETED, RETENTION
@@ -82,6 +82,7 @@ class OperatedSchedule(Schedule):
 
     def start_actors(self, feed: Iterable[tuple[float, str, int, int]]) -> None:
         """`feed` has what foreign producers send: time, topic, number of the partition, number of messages."""
+        self.network.behind_nat = self.setting.extra.get("behind_nat", False)
         self.app: Application | None = None
         self.query: StreamQuery | None = None
         self.is_finished = False
@@ -144,6 +145,9 @@ class OperatedSchedule(Schedule):
         return Application(self.world, name, self.setting.unrest, max_failures=max_failures, host=host)
 
     def raw(self, **more: str) -> dict[str, str]:
+        if self.network.behind_nat:
+            ports = {one: self.tubemq.broker_address(one).partition(":")[2] for one in self.tubemq.broker_ids}
+            more["tubemq.brokers.addresses"] = ",".join(f"{one}={NAT}:{port}" for one, port in ports.items())
         return {"tubemq.master": self.tubemq.master, "tubemq.rpc.framing": "standard", **more}
 
     def explain(self, who: str, error: BaseException) -> None:

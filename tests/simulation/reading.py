@@ -124,6 +124,7 @@ class ReadingSchedule(OperatedSchedule):
             "first": first,
             "scans": r.choice((1, 1, 1, 2)),
             "damaged": damaged,
+            "behind_nat": r.random() < 0.15,
         }
         return setting
 

@@ -70,6 +70,11 @@ ONCE_OPTIONS: Possible = (
     (0.1, "effectivelyonceuncertain", ("sendagain",)),
     (0.3, "effectivelyoncemaxoffsets", ("1", "10")),
 )
+PACK_OPTIONS: Possible = ((1.0, "messageformat", ("inlongmsg",)), (1.0, "inlongpackrows", ("2", "5", "100")))
+PROTOBUF_OPTIONS: Possible = (
+    (1.0, "inlongpackformat", ("protobuf",)),
+    (0.6, "inlongpackcompression", ("gzip", "snappy")),
+)
 CHANGES: Possible = (  # of options, from one run to the next
     (1.0, "tubemq.producer.maxinflight", ("1", "4", "1000")),
     (1.0, "tubemq.producer.maxinflightbytes", ("200", "5000", "1000000")),
@@ -156,6 +161,7 @@ class WritingSchedule(OperatedSchedule):
             "first": first,
             "host": "driver host" if r.random() < 0.5 else "",  # else one for each run
             "feed": sorted((r.random() * horizon, r.randrange(8), r.choice((1, 3, 10))) for _ in range(6)),
+            "behind_nat": r.random() < 0.15,
         }
         return setting
 
@@ -166,7 +172,8 @@ class WritingSchedule(OperatedSchedule):
         elif r.random() < 0.3:
             options["stamprows"] = "true"
         elif what == "numbers" and r.random() < 0.3:
-            options |= {"messageformat": "inlongmsg", "inlongpackrows": r.choice(("2", "5", "100"))}
+            options |= some_options(r, PACK_OPTIONS)
+            options |= some_options(r, PROTOBUF_OPTIONS) if r.random() < 0.5 else {}
         if what == "numbers" and r.random() < 0.25:
             options["failedrows"] = r.choice(("drop", "deadletter"))
             if options["failedrows"] == "deadletter":

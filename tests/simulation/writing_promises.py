@@ -27,6 +27,7 @@ from tubemq_spark.compression import decompress
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink import stored_rows_search
 from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.options import PACK_CODECS
 
 if TYPE_CHECKING:
     from tests.simulation.writing import WritingSchedule
@@ -659,7 +660,9 @@ def bodies_in(message: Message, attributes: Mapping[str, str]) -> Iterable[bytes
     body, codec = message.body, attributes.get("spark_compression")
     if codec is not None:
         body = decompress(codec, body)
-    if body[:2] == _PACK:
+    if (packed_with := attributes.get("compressType", "0")) != "0":
+        body = decompress(PACK_CODECS[int(packed_with)], body)
+    if body[:2] == _PACK or "msgCount" in attributes:
         return _BODY.findall(body)
     return [body]
 
