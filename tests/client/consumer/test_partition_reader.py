@@ -20,6 +20,7 @@ from tests.without_spark.query import Query
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
+from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError, ServerError, TransportError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
 from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, Fingerprint, KnownIds
@@ -107,6 +108,33 @@ def test_the_reader_fails_if_the_connection_always_breaks_at_the_same_place(
     cluster.tubemq.on("partition_register").run(break_fifth_fetch)
     with pytest.raises(TransportError, match=r"gave up after 2 s .* the connection broke \d+ times before .* Check"):
         reading.rows_of(reader(retry_for=2.0).batches())
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_partition_of_a_killed_attempt_is_read_twice_and_compared(is_late: bool) -> None:
+    """A late fetch moves the cursor over messages of the first reading, and no reply shows that."""
+    config = ServerConfig(transfer_size=1000)
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}, brokers=1, config=config) as cluster:
+        partition, _ = partitions = messages.partitions(cluster, "demo")
+        messages.send(cluster, messages.numbered(partitions, COUNT))
+        fetches = cluster.tubemq.on("get_message").count()
+        of_range = partition, 0, COUNT * reading.UNIT
+        query = reading.new_query()
+        killed = reading.reader(cluster, "g", *of_range, claim=reading.next_claim(query)).batches()
+        next(killed)
+        alone, claim = fetches.fired, reading.next_claim(query)
+        batches = reading.reader(cluster, "g", *of_range, claim=claim).batches()
+        next(batches)
+        if is_late:
+            broker = messages.broker(cluster, partition.broker_id)
+            fetch = reading.calls(cluster, "g").fetch(broker, partition, str(claim))
+            send_requests(messages.settings(cluster), [fetch])
+            with pytest.raises(PositionMovedError, match="two readings differ"):
+                list(batches)
+        else:
+            first = len(list(batches))
+            assert fetches.fired - alone > 2 * first
+        killed.close()
 
 
 @pytest.mark.parametrize("is_there", [True, False])
