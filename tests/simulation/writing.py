@@ -19,7 +19,8 @@ from tests.simulation.schedule import Disturbance, Moment, Outcome, Setting, som
 from tests.simulation.servers import DELETED, Message
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Killed
-from tests.simulation.writing_promises import Attempt, Origin, Plan, Writing
+from tests.simulation.writing_promises import Writing
+from tests.simulation.written import Attempt, Origin, Plan
 from tests.without_spark.sink import Cells
 from tubemq_spark.client.cluster import producer_session
 from tubemq_spark.client.cluster.session_pool import SESSIONS
@@ -403,7 +404,9 @@ class WritingSchedule(OperatedSchedule):
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return
-        if "not among its rows" in str(error) and self.writing.is_unmarked(self.writing.attempts_of(("batch", batch))):
+        if "not among its rows" in str(error) and self.writing.stored_once.is_unmarked(
+            self.writing.attempts_of(("batch", batch))
+        ):
             return  # "the task of the next run may take copies for other rows"
         if isinstance(error, FencedError) and self.has_other_attempts:
             return  # the newer attempt of a copy may fence this one before it writes

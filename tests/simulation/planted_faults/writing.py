@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that schedules of writing must find, in the order of docs/delivery.md."""
+
+from __future__ import annotations
+
+from tests.simulation.planted import Fault
+
+PRODUCER = "client/producer/producer.py"
+QUEUE = "client/producer/send_queue.py"
+ONCE = "sink/deduplicator.py"
+ATTEMPTS = "sink/task_attempts.py"
+UNRESOLVED = "client/producer/unresolved_sends.py"
+
+WRITING = (
+    # At least once
+    Fault(
+        "lost_reply_taken_for_success",
+        "a task succeeds only if each of its rows is acknowledged",
+        PRODUCER,
+        "                    failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))",
+        "                    if isinstance(one.outcome, TransportError) and self._lookup is None:\n"
+        "                        self._count_stored(one.batch, 0, len(one.batch))\n"
+        "                        continue\n"
+        "                    failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))",
+        ("rows_stored",),
+    ),
+    Fault(
+        "task_ends_before_the_answers",
+        "a task succeeds only if each of its rows is acknowledged",
+        PRODUCER,
+        "while self._queue.waiting or self._unresolved or self._sender.any_in_flight:",
+        "while self._queue.waiting or self._unresolved:",
+        ("rows_stored", "counts_true"),
+    ),
+    Fault(
+        "acknowledgement_counted_twice",
+        "the counts of a task are true",
+        PRODUCER,
+        "self._stored[partition] += count\n",
+        "self._stored[partition] += count + (count > 1)\n",
+        ("counts_true",),
+    ),
+    Fault(
+        "failed_send_given_up",
+        "a failed send is repeated",
+        "protocol/send_outcome.py",
+        "fate = Fate.NOT_STORED if code in _NOT_STORED else Fate.HANDLED",
+        "fate = Fate.REFUSED",
+        ("errors_explained",),
+    ),
+    Fault(
+        "error_counts_rows_in_flight",
+        "if a send fails a task, the error says how many rows are acknowledged",
+        PRODUCER,
+        "lambda: (self.acknowledged, self._queue.accepted)",
+        "lambda: (self._queue.accepted, self._queue.accepted)",
+        ("counts_true",),
+    ),
+    # Where rows go
+    Fault(
+        "topic_of_the_first_row",
+        "without option `topic`, a row goes to the topic of its column",
+        "sink/row_encoder.py",
+        "topic = row_topic if self._topic is None else self._topic",
+        "topic = self._topic = row_topic if self._topic is None else self._topic",
+        ("nothing_invented", "rows_stored"),
+    ),
+    Fault(
+        "target_ignored",
+        "a row with an explicit target goes to that partition only",
+        QUEUE,
+        "LaneId(topic, target, by_key)",
+        "LaneId(topic, target if by_key else None, by_key)",
+        ("nothing_invented", "right_place"),
+    ),
+    # Order
+    Fault(
+        "two_of_a_key_in_flight",
+        "rows of a task with the same key are stored in their order",
+        QUEUE,
+        "if key is None or not (key in busy or key in seen):",
+        "if True:",
+        ("key_order",),
+    ),
+    Fault(
+        "failed_record_goes_last",
+        "rows of a key keep their order, also when sends are retried",
+        QUEUE,
+        "self.waiting.insert(at, batch)",
+        "self.waiting.append(batch)",
+        ("key_order",),
+    ),
+    Fault(
+        "partition_of_the_key_by_turn",
+        "rows with a key go to the same partition in every run",
+        "client/producer/partitioner.py",
+        "return keys.partition(key)",
+        'return keys.partition(key + b"%d" % (self._turn % 2))',
+        ("key_has_one_partition", "key_order"),
+    ),
+    # Stamps and effectively once
+    Fault(
+        "stamp_without_batch",
+        "each message carries the query, batch, task and row",
+        "protocol/stamp.py",
+        "{BATCH_KEY}={origin.batch}",
+        "{BATCH_KEY}=0",
+        ("stamps_true", "stored_once"),
+    ),
+    Fault(
+        "stamp_of_the_next_row",
+        "each attempt of a task writes the same stamps",
+        "sink/task_writer.py",
+        'b"%b%d" % (stamp_of_task, row)',
+        'b"%b%d" % (stamp_of_task, row + self._task.attempt)',
+        ("stamps_true",),
+    ),
+    Fault(
+        "retried_without_look_up",
+        "the sink looks for a send whose outcome is unknown before it sends the row again",
+        PRODUCER,
+        "return fate is not Fate.NOT_STORED and any(one is not None for one in batch.ids)",
+        "return False",
+        ("stored_once",),
+    ),
+    Fault(
+        "looked_up_too_early",
+        "a look-up waits until the broker has handled what was sent",
+        "client/producer/unresolved_sends.py",
+        "return self._settings.clock.monotonic() + self._settings.timings.closed_connection_settling * times",
+        "return self._settings.clock.monotonic()",
+        ("stored_once",),
+    ),
+    Fault(
+        "first_batch_not_searched",
+        "each row of a committed batch is stored once, wherever a task was killed",
+        ATTEMPTS,
+        "return EarlierAttempts.IN_AN_EARLIER_RUN",
+        "return EarlierAttempts.NONE",
+        ("stored_once",),
+    ),
+    Fault(
+        "retried_task_not_searched",
+        "a retried task sends only what is missing",
+        ATTEMPTS,
+        "return EarlierAttempts.IN_THIS_RUN",
+        "return EarlierAttempts.NONE",
+        ("stored_once",),
+    ),
+    Fault(
+        "rows_found_by_number_alone",
+        "a retried task may produce its rows in another order",
+        "sink/stored_rows.py",
+        "WHERE task = ? AND digest = ? AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1",
+        "WHERE task = ? AND ? != 0 AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1",
+        ("stored_once", "rows_stored"),
+    ),
+    Fault(
+        "one_stored_row_for_equal_rows",
+        "equal rows count each",
+        "sink/stored_rows.py",
+        "UPDATE stored SET taken = 1 WHERE",
+        "UPDATE stored SET taken = 0 WHERE",
+        ("rows_stored", "errors_explained"),
+    ),
+    Fault(
+        "repeated_stage_not_noticed",
+        "each row is stored once if Spark repeats a stage",
+        "sink/task_mark.py",
+        "has_earlier = has_earlier or found in marks",
+        "has_earlier = False",
+        ("stored_once",),
+    ),
+    Fault(
+        "earlier_stage_goes_on",
+        "attempts of the earlier stage that still run stop",
+        "sink/task_mark.py",
+        "elif self._is_left or answer[0] in self._places[0].marks:",
+        "elif False:",
+        ("stored_once",),
+    ),
+    Fault(
+        "same_mark_of_two_attempts",
+        "each row is stored once if Spark repeats a stage",
+        "sink/task_mark.py",
+        "mark = marks[(marks.index(found) + 1) % len(marks)]",
+        "mark = found",
+        ("stored_once",),
+    ),
+    Fault(
+        "successors_do_not_wait",
+        "the rows behind an unanswered one wait until no copy of it can arrive",
+        PRODUCER,
+        "                self._unresolved.add(batch)\n",
+        "                batch.lane.order.release(batch.keys)\n                self._unresolved.add(batch)\n",
+        ("key_order",),
+    ),
+    Fault(
+        "looked_for_without_an_answer",
+        "a send whose outcome is unknown is looked for when its broker answers again",
+        UNRESOLVED,
+        "            self._ping_broker(broker_id)\n",
+        "            pass\n",
+        ("stored_once", "key_order"),
+    ),
+    Fault(
+        "bookmark_of_the_other_batch",
+        "messages of a batch are behind its bookmark",
+        "client/consumer/bookmarks.py",
+        "return self.odd if batch % 2 == 0 else self.even",
+        "return self.even if batch % 2 == 0 else self.odd",
+        ("stored_once", "rows_stored"),
+    ),
+    Fault(
+        "search_begins_at_the_end",
+        "the task finds the messages of earlier attempts",
+        "sink/stored_rows_search.py",
+        "since = {one: known[one].before(batch) for one in ends}",
+        "since = {one: ends[one].end + (1 << 20) for one in ends}",
+        ("stored_once",),
+    ),
+    Fault(
+        "plan_of_the_batch_forgotten",
+        "a batch that nobody has tried has no messages yet",
+        "client/consumer/bookmarks.py",
+        "return self.planned is not None and self.planned < before and own <= before",
+        "return True",
+        ("stored_once", "errors_explained"),
+    ),
+    Fault(
+        "fewer_tasks_not_noticed",
+        "if an earlier attempt stored rows of tasks that have none now, the commit fails",
+        "sink/commit.py",
+        "        if not without_rows:\n",
+        "        if without_rows or not without_rows:\n",
+        ("stored_once",),
+    ),
+    Fault(
+        "unmatched_rows_accepted",
+        "if an earlier attempt stored rows that are not produced again, the task fails",
+        ONCE,
+        "        if others:\n",
+        "        if others < 0:\n",
+        ("stored_once",),
+    ),
+    Fault(
+        "broker_away_not_waited_for",
+        "a task that may be a retry needs all brokers of the topic",
+        "sink/stored_rows_search.py",
+        "answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=False, begins=False)",
+        "answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=True, begins=False)\n"
+        "        return answered",
+        ("stored_once",),
+    ),
+    # Rows that cannot be sent
+    Fault(
+        "bad_row_swallowed",
+        "a row that can never be sent fails the task",
+        "sink/dead_letter.py",
+        "            self.dropped += 1\n",
+        "            pass\n",
+        ("counts_true",),
+    ),
+    Fault(
+        "dead_letter_not_kept",
+        "with `failedRows=deadLetter` such rows are kept",
+        "sink/dead_letter.py",
+        "if options.failed_rows != DEAD_LETTER:",
+        "if True:",
+        ("dead_letters_true", "counts_true"),
+    ),
+    # Receipts
+    Fault(
+        "receipt_of_the_next_row",
+        "the file of a committed batch contains each row with the message that it became",
+        "sink/task_writer.py",
+        "self._receipts.add(numbers, places)",
+        "self._receipts.add([(number or 0) + 1 for number in numbers], places)",
+        ("receipts_true",),
+    ),
+    Fault(
+        "receipts_of_found_rows_missing",
+        "rows of an earlier attempt have receipts",
+        "sink/task_writer.py",
+        "                        if self._receipts is not None:\n",
+        "                        if False:\n",
+        ("receipts_true",),
+    ),
+    Fault(
+        "receipts_lost_by_a_repeated_commit",
+        "a batch that is committed again replaces its file, and the file loses no row",
+        "sink/receipts.py",
+        "if number in old_tasks:",
+        "if False:",
+        ("receipts_true",),
+    ),
+    # Resources
+    Fault(
+        "connections_never_returned",
+        "connections do not grow with the number of tasks",
+        PRODUCER,
+        "        self._sender.close()\n        self._leases.close()",
+        "        self._leases.close()",
+        ("nothing_left",),
+    ),
+    Fault(
+        "each_task_a_session",
+        "the tasks of a worker process share one registration",
+        "client/cluster/session_pool.py",
+        "            if settings not in self._entries:\n",
+        "            if True:\n",
+        ("nothing_left",),
+    ),
+    Fault(
+        "flight_without_limit",
+        "a task takes no more rows while its unacknowledged messages exceed `maxInFlightBytes`",
+        QUEUE,
+        "return self.bytes > self._max_bytes\n",
+        "return False\n",
+        ("bounded_memory",),
+    ),
+)

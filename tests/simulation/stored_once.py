@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The invariant of effectivelyOnce: each row is stored once, with the exceptions that docs/sink.md lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tests.simulation.promises import UNIT, BrokenError
+from tests.simulation.servers import DELETED, RETENTION, Message
+from tests.simulation.written import Attempt, Copy, Entry, Origin, is_bad
+from tubemq_spark.sink import stored_rows_search
+
+if TYPE_CHECKING:
+    from tests.simulation.writing_promises import Writing
+
+LONGEST_SEND = 10.0  # seconds; "for a broker that handles a send more than 10 s after it answered another request"
+SETTLING = 3.0  # seconds that a run gives to the attempts of an earlier one
+STORED_AFTER = 11.0  # seconds in which the embedded brokers store a position for certain: two periods, 5 and 6 s
+
+
+class StoredOnce:
+    """Each exception is a condition with a comment that names the sentence."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing, self._schedule = writing, writing.schedule
+
+    def check(self, entry: Entry) -> None:
+        """Each row of a batch that a run with effectivelyOnce has committed is stored once.
+
+        Nobody promises to remove what runs without the option have stored twice: runs with it add nothing to that.
+        """
+        live = entry.live
+        if len(live) <= max(1, len(entry.rows)):
+            return
+        before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
+        if len(live) <= len(before):
+            return
+        if self._excuse(entry, live) is None:
+            copies = "; ".join(map(str, live))
+            on = f", {len(before)} times before effectivelyOnce was switched on" if before else ""
+            raise BrokenError(
+                "stored_once",
+                f"{entry} is stored {len(live)} times{on}, and was written {len(entry.rows)} times: {copies}",
+            )
+
+    def _excuse(self, entry: Entry, live: Sequence[Copy]) -> str | None:
+        """Return the exception of docs/sink.md that allows further copies, None if there is none."""
+        origin = entry.origin
+        attempts = [one for one in self._writing.attempts_of(origin) if entry.body in one.bodies]
+        # "or with `effectivelyOnceUncertain=sendAgain` sends the rows it did not find"
+        if any(one.send_again for one in attempts):
+            return "sendAgain"
+        # "with `spark.speculation`: TubeMQ cannot prevent two attempts … that run at the same time from both writing"
+        if any(one.is_speculative for one in attempts):
+            return "speculation"
+        # "if the option is switched on while a batch is unfinished that has no stamps: …"
+        before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
+        if before and not any(attempt.stamped for attempt in before):
+            return "switched on"
+        # "… or whose messages lie more than 16 384 messages back in their store"
+        again = min((c.message.at for c in live if c.attempt is not None and c.attempt.once), default=0.0)
+        if before and all(self._is_far_back(c.message, again) for c in live if c.attempt in before):
+            return "switched on"
+        # "for a broker that handles a send more than 10 s after it answered another request"
+        if any(copy.late_for > LONGEST_SEND for copy in live):
+            return "late broker"
+        # "for an executor whose sends still arrive more than 3 s after Spark gave it up": another run has begun since
+        for copy in live:
+            mine = copy.attempt
+            if mine is not None and any(
+                one.run != mine.run and mine.at < one.at < copy.message.at - SETTLING for one in attempts
+            ):
+                return "late executor"
+        # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
+        if self.is_unmarked(attempts):
+            return "no mark"
+        # "if a broker crashes within seconds after the query first wrote to a partition, before the broker has stored
+        # the bookmark"
+        for copy in live:
+            partition = copy.message.partition
+            first = self._writing.first_write[partition]
+            if any(first <= at < first + STORED_AFTER for at in self._schedule.crashes[partition.broker_id]):
+                return "new partition"
+        # "… or a broker lost its disk, and others have written more than 16 384 messages to a partition since"
+        lost = {loss.store for loss in self._schedule.truth.losses if loss.how == DELETED}
+        last = max(copy.message.at for copy in live)
+        if any(c.message.partition.store in lost and self._is_far_back(c.message, last) for c in live):
+            return "lost disk"
+        return None
+
+    def _is_far_back(self, message: Message, at: float) -> bool:
+        """Return True if a search then began behind the message."""
+        ends = [one.position for one in self._schedule.truth.messages[message.partition.store] if one.at < at]
+        margin: int = vars(stored_rows_search)["MARGIN"]
+        return message.position < max(ends, default=0) + UNIT * (1 - margin)
+
+    def is_unmarked(self, attempts: Iterable[Attempt]) -> bool:
+        """Return True if some of the attempts are of a repeated stage and perhaps could not leave marks."""
+        for attempt in attempts:
+            plan = self._writing.plans.get((attempt.run, attempt.origin))
+            if plan is None or not attempt.is_of_repeated_stage:
+                continue
+            # "no partition of the topic held 16 messages when the batch began, or …"
+            if not plan.could_mark:
+                return True
+            # "… or retention has removed more than half of them"
+            if any(loss.how == RETENTION and loss.at >= plan.at for loss in self._schedule.truth.losses):
+                return True
+            # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
+            if not plan.option_topic and not self._has_written_before(attempt.run, attempt.origin):
+                return True
+            # "the broker of the mark fails meanwhile"
+            if self._schedule.broker_failed_since(plan.at):
+                return True
+        return False
+
+    def _has_written_before(self, run: str, origin: Origin) -> bool:
+        """Return True if an earlier batch of the run had a row that names a topic."""
+        return any(
+            one.run == run and one.origin < origin and not all(map(is_bad, one.bodies))
+            for attempts in self._writing.attempts.values()
+            for one in attempts
+        )
