@@ -7,9 +7,6 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 
-import pytest
-from _pytest.mark import ParameterSet
-
 from tests import messages
 from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
@@ -42,11 +39,6 @@ def batch_of(*bodies: bytes, partition: Partition) -> RecordBatch:
     batch = RecordBatch(0, SendQueue(lambda *_: partition).lane(LaneId(partition.topic, None)), columns)
     batch.partition = partition
     return batch
-
-
-def seeds(count: int, fast: int) -> list[ParameterSet]:
-    """Return seeds of random runs as parameters; those behind the first `fast` are thorough."""
-    return [pytest.param(seed, marks=() if seed < fast else pytest.mark.thorough) for seed in range(count)]
 
 
 def bodies_in(cluster: EmbeddedCluster) -> Counter[bytes]:

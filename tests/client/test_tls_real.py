@@ -26,7 +26,7 @@ from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Address
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 TIMEOUT = 20.0  # seconds
 FRAMING: Framing = "standard" if os.environ.get("TUBEMQ_SERVER_JARS") else "prefixed"  # as it is published
@@ -104,7 +104,6 @@ def test_rows_are_written_and_read_over_tls(tubemq: TlsTubeMQ, tls: TlsSettings)
     assert_rows_are_written_and_read(tubemq, tls)
 
 
-@pytest.mark.thorough
 def test_rows_are_written_and_read_over_one_way_tls(
     authority: Authority, server_cert: Certificate, client_cert: Certificate, tmp_path: Path
 ) -> None:

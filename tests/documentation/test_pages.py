@@ -73,6 +73,3 @@ def test_bash_understands_the_commands_of_a_page(page: str) -> None:
     for block in blocks(page):
         if block.language in SHELL:
             check_shell_syntax(block.code)
-
-
-# The parser, which would run nothing if the pages had another form

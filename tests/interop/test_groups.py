@@ -8,14 +8,12 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.interop.java_client import JavaClient, Member, Received
-from tests.interop.waiting import pass_time
 from tests.waiting import wait_until
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 GROUP = "shared"
 PARTITIONS = 3
 UNIT = 28
-LONG_ENOUGH = 50.0  # until the master drops a member and its claims expire
 
 
 def owners(tubemq: EmbeddedTubeMQ) -> dict[int, str]:
@@ -90,30 +88,6 @@ def test_each_partition_has_one_owner_and_a_member_that_leaves_is_replaced(
     end = len(begin + shared + left) * UNIT
     confirmed = [embedded.group_offset(GROUP, "demo", 1, partition) for partition in range(PARTITIONS)]
     assert confirmed == [end] * PARTITIONS
-
-
-@pytest.mark.thorough
-def test_a_dead_member_is_replaced_after_its_timeout(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
-    with java_here.member("demo", GROUP) as first, java_here.member("demo", GROUP) as second:
-        dealt = wait_for_owners(embedded, first, second)
-        begin = send(embedded, "shared")
-        wait_until(lambda: len(first.received) + len(second.received) >= len(begin))
-
-        first.kill()
-        orphaned = {partition for partition, client in dealt.items() if client == first.client_id}
-        rest = send(embedded, "orphaned")
-        pass_time(embedded, 20, alive=[second.client_id])
-        assert owners(embedded) == dealt  # it has not timed out yet
-        pass_time(embedded, LONG_ENOUGH, alive=[second.client_id])
-
-        wait_for_owners(embedded, second)
-        second.wait_until(lambda received: set(rest) <= set(bodies(received)))
-        found = by_partition(first.received + second.received)
-        for partition in range(PARTITIONS):
-            sent = begin[partition::PARTITIONS] + rest[partition::PARTITIONS]
-            # Messages that the dead member had received and not confirmed come again.
-            assert sorted(set(found[partition])) == sorted(sent)
-            assert partition in orphaned or found[partition] == sent
 
 
 def test_a_restarted_broker_gets_its_readers_back(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:

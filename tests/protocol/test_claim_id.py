@@ -67,12 +67,6 @@ def test_other_client_ids_are_no_claims(client_id: str) -> None:
     assert ClaimId.parse(client_id) is None
 
 
-@given(st.text() | st.from_regex(r"spark_\w*_r\d+_b\d+_(driver|(s\d_)?p\d+)_a\d+(_n[0-9a-f]+)?"))
-def test_any_text_is_a_claim_or_none(client_id: str) -> None:
-    claim = ClaimId.parse(client_id)
-    assert claim is None or ClaimId.parse(str(claim)) == claim
-
-
 TASK = ClaimId("q", run=5, batch=5, task=5, attempt=5, stage=5, reader="5")
 
 

@@ -188,9 +188,6 @@ def test_refuses_invalid_ranges(start: int, end: int) -> None:
         ExactRange(PARTITION, start, end, owns_store=False)
 
 
-# The table
-
-
 # A group that is moved, retention, and a broker that crashes while a range is read
 
 

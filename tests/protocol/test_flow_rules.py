@@ -146,12 +146,6 @@ JSON = st.recursive(
 )
 
 
-@given(st.text() | JSON.map(json.dumps) | st.lists(JSON, max_size=3).map(json.dumps))
-def test_any_text_gives_a_rule(text: str) -> None:
-    rule = FlowRule.received("default", 1, text)
-    assert rule.problem == "" or rule.limits == Limits()
-
-
 # Rules in replies of the master
 
 

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.protocol.send_differences import Send, compare_frames, encoded, plain_frame
+from tests.protocol.send_differences import Send, encoded, plain_frame
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.message import encode_target
@@ -16,13 +14,6 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.send_frames import SendEncoder
 
 TARGET = encode_target("client", Partition(1, "demo", 0), broker_pb.AuthorizedInfo())
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_sends_have_the_same_bytes(seed: int) -> None:
-    chance = random.Random(seed)
-    for _ in range(25):
-        compare_frames(chance)
 
 
 @pytest.mark.parametrize("framing", Framing)

@@ -279,6 +279,3 @@ def test_spark_reads_the_folder(tmp_path: Path, spark: SparkSession) -> None:
         (ID, 1, 0, 1, "demo", 1, 0, None, None, None),
         ("one-write", None, 4, 0, "語", 1, 0, 0, 0, TIME * 1000),
     ]
-
-
-# The option

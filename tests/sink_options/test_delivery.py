@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
-from tests.stored import stored_in
 from tests.waiting import wait_until
-from tests.without_spark.sink import Task, Writing, own, schema
+from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
@@ -69,26 +67,6 @@ def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
     for message in cluster.tubemq.messages("demo"):
         found.setdefault(message.body, set()).add(Partition(message.broker_id, "demo", message.partition))
     return found
-
-
-def test_keys_of_a_broker_that_is_not_listed_go_to_others(cluster: EmbeddedCluster) -> None:
-    """Only these keys move, and only as long as the broker is away: here, the process has never seen it."""
-    for expected in (OWNERS, LEFT, OWNERS):
-        if expected is LEFT:
-            cluster.stop_broker(2)
-        with Producer(settings(cluster)) as producer:
-            before = Counter(homes_of_rows(cluster))
-            for key in KEYS:
-                producer.send("demo", key, key=key)
-            producer.flush()
-        new = Counter(homes_of_rows(cluster)) - before
-        assert new == Counter((key, expected.partition(key)) for key in KEYS)
-        forget_servers()
-        if expected is LEFT:
-            cluster.start_broker(2)
-            wait_until(lambda: is_listed(cluster))
-    moved = [key for key in KEYS if OWNERS.partition(key) != LEFT.partition(key)]
-    assert moved == [key for key in KEYS if OWNERS.partition(key).broker_id == 2] != []
 
 
 def test_keys_in_flight_to_a_broker_that_goes_away_go_to_others(
@@ -171,22 +149,3 @@ def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster) ->
     assert bodies_in(cluster) == dict.fromkeys(KEYS[:30], 1)
     assert writing.write(rows, task).already_stored == 30
     assert bodies_in(cluster) == dict.fromkeys(KEYS, 1)
-
-
-@pytest.mark.parametrize("once", [False, True], ids=["at least once", "effectively once"])
-def test_dead_letters_are_written_again(cluster: EmbeddedCluster, once: bool) -> None:
-    """Each attempt of the task or batch writes them, with the same name."""
-    cluster.create("dead", TopicSpec(partitions=1))
-    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "dead"}
-    if once:
-        given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
-    rows: list[dict[str, Any]] = [{"value": b"good"}, {"value": None}]
-    task = Task()
-    for attempts in ([task, task.again()], [task.restarted()]):
-        writing = Writing(cluster, schema(rows), "demo", streaming=True, **given)
-        for attempt in attempts:
-            assert writing.write(rows, attempt).dead_letters == 1
-    names = [own(message)["dead_letter"] for message in stored_in(cluster, "dead")]
-    assert len(names) == 3
-    assert len(set(names)) == 1
-    assert bodies_in(cluster)[b"good"] == (1 if once else 3)

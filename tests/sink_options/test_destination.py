@@ -48,13 +48,6 @@ def test_rows_of_several_topics(cluster: Cluster) -> None:
     assert Counter(key.split(":")[1] for key in written.rows for _ in range(written.rows[key])) == {first: 2, second: 1}
 
 
-@pytest.mark.column("topic")
-def test_the_topic_column_is_enough(cluster: Cluster) -> None:
-    topic = cluster.new_topic("one")
-    save(cluster, [{"value": b"a", "topic": topic}])
-    assert bodies(cluster, topic) == [b"a"]
-
-
 @pytest.mark.sink_option("topic")
 def test_a_write_without_a_topic_fails_in_the_plan(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match=r"^no topic to write to: give option 'topic' or a column 'topic'$"):

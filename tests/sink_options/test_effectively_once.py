@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Sequence
 from functools import partial
@@ -92,19 +91,6 @@ def test_an_attempt_sends_only_missing_rows(cluster: Cluster, demo: str, again: 
     assert {int(own(message)["spark_row"]) for message in stored_in(cluster, demo)} == set(range(20))
 
 
-@TRIES
-def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
-    """Rows are found by their digests. Equal rows keep their number."""
-    rows: list[dict[str, Any]] = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
-    query = Query(cluster, demo)
-    query.write(rows[:25])
-    for seed in range(2):
-        mixed = random.Random(seed).sample(rows, len(rows))
-        assert again(query, mixed).already_stored == (42 if seed else 25)
-    assert bodies(cluster, demo) == sorted(row["value"] for row in rows)
-    assert len({own(message)["spark_row"] for message in stored_in(cluster, demo)}) == 42
-
-
 @ON_THE_CLIENT
 @TRIES
 def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any) -> None:
@@ -115,20 +101,6 @@ def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any)
     query.write(rows[:4])
     assert again(query, rows).already_stored == 4
     assert len(stored_in(cluster, topic)) == 10
-
-
-@ON_THE_CLIENT
-def test_messages_have_stamps_and_digests(cluster: Cluster, demo: str) -> None:
-    query = Query(cluster, demo)
-    rows = [{"value": b"same"}, {"value": b"same"}, {"value": b"other"}]
-    query.write(rows)
-    digests: dict[bytes, set[str]] = {}
-    for message in stored_in(cluster, demo):
-        attributes = own(message)
-        assert list(attributes) == ["spark_id", "spark_batch", "spark_partition", "spark_row", "spark_digest"]
-        digests.setdefault(message.body, set()).add(attributes["spark_digest"])
-    assert {body: len(found) for body, found in digests.items()} == {b"same": 1, b"other": 1}
-    assert digests[b"same"] != digests[b"other"]
 
 
 # Unknown outcomes: `effectivelyOnceUncertain`

@@ -80,9 +80,6 @@ def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, aga
     assert_each_stored_once(cluster, some[:3])
 
 
-# Another name of the checkpoint
-
-
 # Groups that are gone
 
 

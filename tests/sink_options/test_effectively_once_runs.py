@@ -162,20 +162,3 @@ def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Sta
     new_workers()
     with pytest.raises(DataLossError, match="cannot be found, because retention has removed messages"):
         plan_batch(cluster, some).write(some, task.restarted())
-
-
-def test_a_send_whose_ack_is_lost_is_looked_for_behind_the_plan(start: Start) -> None:
-    """Messages that retention removed before the batch began do not matter."""
-    cluster, task = start(), Task()
-    task = write(cluster, task, rows("0", 5))
-    for _ in range(40):
-        cluster.tubemq.send("demo", b"foreign")
-    cluster.tubemq.flush("demo")
-    cluster.tubemq.expire("demo", keep=10)
-    some = rows("1", 5)
-    writing = plan_batch(cluster, some)
-    lost = cluster.tubemq.on("send_message", nth=2, times=1).close_mid_frame()
-    written = writing.write(some, task)
-    assert lost.fired == 1
-    assert sum(written.rows.values()) == 5
-    assert [count for body, count in bodies_in(cluster).items() if body.startswith(b"1 ")] == [1] * 5

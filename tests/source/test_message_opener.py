@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.replies import differences
 from tests.source.test_row_maker import HERE, compressed, corrupt_pair, message
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import MAX_ATTRIBUTES, NO_ATTRIBUTES, decode_attributes
@@ -44,12 +43,6 @@ def batches(replies: Sequence[Sequence[Any]], begin: int | None = 0) -> list[Fet
             known = [position + 28 for position in range(start, end, 28)]
         found.append(FetchedBatch(messages, known, start, end))
     return found
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_columns_and_single_messages_give_the_same(seed: int) -> None:
-    """`make fuzz` compares many more."""
-    assert list(differences(seed, 300)) == []
 
 
 @pytest.mark.parametrize("begin", [0, None])

@@ -17,9 +17,7 @@ import pytest
 from tests.without_spark.query import TOPICS, Query
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
-from tubemq_spark.errors import DataLossError
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.source import store_check, truncation_check
+from tubemq_spark.source import truncation_check
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
@@ -103,31 +101,6 @@ def losses_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 # Messages are lost
-
-
-def test_a_topic_created_anew_is_noticed_while_the_query_catches_up(
-    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new store is longer than what was read of the old one, and all messages are far from the end of files."""
-    monkeypatch.setattr(store_check, "UNFLUSHED_AT_MOST", 20 * UNIT)
-    story = Story(tubemq, fail=True)
-    story.query._options = replace(story.query._options, max_offsets=60)
-    story.send(900, flush=True)
-
-    def stop_at_the_second() -> None:
-        if len(story.query.checkpoint.offsets) == 2:
-            raise KeyboardInterrupt
-
-    story.query.planned = stop_at_the_second
-    with pytest.raises(KeyboardInterrupt):
-        story.read()
-    assert set(story.query.checkpoint.offset().fingerprints) == {(1, "one", 0), (1, "pair", 0)}
-    for topic, partitions in TOPICS.items():
-        tubemq.delete_topic(topic)
-        tubemq.create_topic(topic, partitions)
-    story.send(300, flush=True)
-    with pytest.raises(DataLossError, match=r"has other messages from 0 on.*the topic was created again"):
-        story.read()
 
 
 def test_a_store_that_becomes_shorter_while_it_is_checked_is_checked_again(tubemq: EmbeddedTubeMQ) -> None:

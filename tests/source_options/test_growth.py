@@ -50,18 +50,6 @@ def test_new_partitions_are_found_while_the_query_runs(start: Start, grow: Grow)
         wait_until(lambda: all_came(tubemq, stream, run))
 
 
-@growing
-def test_new_partitions_are_found_after_a_restart(start: Start, grow: Grow) -> None:
-    tubemq = start({"t": 2})
-    stream = Stream(tubemq, "t", startingOffsets="latest")
-    stream.run()
-    fill(tubemq, "t", 10)
-    grow(tubemq)
-    fill(tubemq, "t", 40)
-    stream.run()
-    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
-
-
 @pytest.mark.option("metadataIntervalMs")
 @pytest.mark.parametrize(("given", "asks"), [(100, True), (3_600_000, False)])
 def test_master_is_asked_once_an_interval(start: Start, given: int, asks: bool) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.inlong_packs import message_obj, message_objs, pack_3, pack_grouped
 from tests.source_options.conftest import Start
@@ -83,23 +82,3 @@ def test_another_format_is_refused(start: Start) -> None:
     source = TubeMQDataSource(options(start({"t": 1}), "t", messageFormat="json"))
     with pytest.raises(ConfigError, match=r"^option 'messageFormat' is 'json'; expected raw, inlongmsg or inlong"):
         source.schema()
-
-
-@pytest.mark.parametrize("corrupt", ["fail", "keep"])
-def test_spark_accepts_the_rows_of_packs(spark: SparkSession, start: Start, corrupt: str) -> None:
-    """Spark compares the rows with the declared schema."""
-    tubemq = start({"t": 2})
-    for number in range(40):
-        tubemq.send("t", PACKS[number % 2], number % 2)
-    raw = options(tubemq, "t", messageFormat="inlongmsg", corruptMessages=corrupt)
-    frame = spark.read.format("tubemq").options(**raw).load()
-    key = ["topic", "broker_id", "partition", "message_id", "inlong_index"]
-    assert frame.dropDuplicates(key).count() == 80
-    found = frame.groupBy("value", "inlong_time", "inlong_attributes.a").count().collect()
-    assert sorted((bytes(row["value"]), row["a"], row["count"]) for row in found) == [
-        (b"four", "2", 20),
-        (b"one", None, 20),
-        (b"three", "1", 20),
-        (b"two", None, 20),
-    ]
-    assert {row["inlong_time"].timestamp() for row in found} == {1709251140}

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, spark_partition_id
 from pyspark.sql.types import StructType
@@ -128,45 +126,3 @@ def test_pushed_filters_reduce_what_brokers_return(spark: SparkSession, start: S
         assert rows[0].asDict().keys() == {"partition", "value", "topic"}
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-@pytest.mark.option("filters")
-def test_columns_of_a_schema(spark: SparkSession, start: Start, tmp_path: Path) -> None:
-    """A query continues with other columns, and its rows are copied. `tests/matrix` repeats it on each Spark."""
-    tubemq = start({"t": 1, "into": 1})
-
-    def copy(schema: str | None) -> None:
-        reader = spark.readStream.format("tubemq").options(**options(tubemq, "t", filters="x"))
-        writer = (reader if schema is None else reader.schema(schema)).load().writeStream.format("tubemq")
-        writer = writer.option("tubemq.master", tubemq.master).option("topic", "into")
-        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
-        assert sum(report["sink"]["numOutputRows"] for report in query.recentProgress) == 10
-
-    sent = []
-    for schema in (None, "value BINARY", "offset BIGINT, attributes MAP<STRING, STRING>, value BINARY"):
-        sent += fill(tubemq, "t", 10, msg_type="x")
-        fill(tubemq, "t", 10, msg_type="y")
-        copy(schema)
-        assert [message.body for message in tubemq.messages("into")] == sent
-    with pytest.raises(StreamingQueryException, match="ConfigError: the schema asks for value string; expected any of"):
-        copy("value STRING")
-
-
-@pytest.mark.option("commitOffsets")
-def test_group_follows_a_running_query(spark: SparkSession, queries: Queries, start: Start, tmp_path: Path) -> None:
-    """Also while the query is idle; and never ahead of its commits, while the sink holds a batch."""
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 30)
-    go_on = threading.Event()
-    batches = Batches()
-
-    def sink(rows: DataFrame, number: int) -> None:
-        batches(rows, number)
-        assert go_on.wait(60)
-
-    query = queries.start(stream(spark, tubemq, "t"), sink, tmp_path / "checkpoint")
-    wait_for(lambda: len(batches.rows) == 30, "the first batch", query)
-    assert tubemq.group_offset("readers", "t", 1, 0) in (None, 0)
-    go_on.set()
-    wait_for(lambda: tubemq.group_offset("readers", "t", 1, 0) == 30 * UNIT, "the group to follow", query)

@@ -242,6 +242,3 @@ def test_corrupt_messages_are_kept_unchanged(damaged: EmbeddedTubeMQ, caplog: py
     assert [row["value"] for row in rows if row["corrupt"]] == [b"damaged 1", b"damaged 2"]
     assert all(row["attributes"] is row["msg_type"] is row["msg_time"] is None for row in rows if row["corrupt"])
     assert "1:t:0: 2 corrupt messages were kept" in caplog.text
-
-
-# The group

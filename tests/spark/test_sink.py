@@ -3,31 +3,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceWriter
-from pyspark.sql.types import StructType
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH
-from tests.spark.queries import Queries, Source, run_to_the_end
+from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
 from tests.stored import stored_in
 from tubemq_spark import register
-from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
 
-ON_BOTH_SERVERS = pytest.mark.parametrize("cluster", BOTH, indirect=True)
-
-STAMP = ("spark_batch", "spark_partition", "spark_row")  # beside the id of the write
 MOMENT = datetime(2026, 11, 21, 8, 30, 59, tzinfo=timezone.utc)
 MINUTE = int(MOMENT.timestamp()) // 60 * 60_000_000
 COLUMNS = "value binary, attributes map<string,string>, msg_type string, msg_time timestamp"
@@ -44,25 +35,8 @@ SHAPES: list[tuple[bytes, Mapping[str, str] | None, str | None, datetime | None]
 ]
 
 
-def save(rows: DataFrame, cluster: Cluster, format: str = "tubemq", **options: str) -> None:
-    rows.write.format(format).options(**{"tubemq.master": cluster.master, **options}).mode("append").save()
-
-
-def by_older_spark() -> type[TubeMQDataSource]:
-    """Return a data source that acts as if Spark had no Arrow writers."""
-
-    class OlderSpark(TubeMQDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "tubemq_by_rows"
-
-        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            from tubemq_spark.sink.write_plan import plan_write
-            from tubemq_spark.sink.writers import TubeMQRowWriter
-
-            return TubeMQRowWriter(plan_write(self.options, schema, overwrite, write_id="a write"))
-
-    return OlderSpark
+def save(rows: DataFrame, cluster: Cluster, **options: str) -> None:
+    rows.write.format("tubemq").options(**{"tubemq.master": cluster.master, **options}).mode("append").save()
 
 
 def test_a_thread_can_write_once_it_has_registered(cluster: Cluster, spark: SparkSession) -> None:
@@ -77,13 +51,11 @@ def test_a_thread_can_write_once_it_has_registered(cluster: Cluster, spark: Spar
     assert [message.body for message in stored_in(cluster, topic)] == [b"x", b"x"]
 
 
-@ON_BOTH_SERVERS
-@pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
-def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession, by_rows: bool) -> None:
-    spark.dataSource.register(by_older_spark())
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
+def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession) -> None:
     topic = cluster.new_topic("three")
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
-    save(spark.createDataFrame(SHAPES, COLUMNS), cluster, "tubemq_by_rows" if by_rows else "tubemq", topic=topic)
+    save(spark.createDataFrame(SHAPES, COLUMNS), cluster, topic=topic)
     after = datetime.now(timezone.utc)
 
     stored = {message.body: message.attributes for message in stored_in(cluster, topic)}
@@ -96,35 +68,6 @@ def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession, by_rows
             assert before <= datetime.fromtimestamp(found.msg_time / 1e6, timezone.utc) <= after
 
 
-def test_each_write_in_foreach_batch_has_its_own_id(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """The query's id is not used, because one micro-batch may write more than once."""
-    cluster = source.cluster
-    topic = cluster.new_topic("one")
-    (tmp_path / "in").mkdir()
-    for file in range(2):
-        (tmp_path / "in" / f"{file}.txt").write_text("a\nb\nc")
-
-    def twice(frame: DataFrame, batch: int) -> None:
-        for turn in range(2):
-            save(frame.selectExpr(f"concat('{batch} {turn} ', value) AS value"), cluster, topic=topic, stampRows="true")
-
-    frame = source.spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / "in"))
-    query = queries.start(frame, twice, tmp_path / "checkpoint", availableNow=True)
-    run_to_the_end(query)
-
-    of_a_write = defaultdict(list)
-    for row in source.batch(topic).collect():
-        of_a_write[row.attributes["spark_id"]].append(
-            (bytes(row.value).decode(), *(row.attributes[name] for name in STAMP))
-        )
-    assert str(query.id) not in of_a_write
-    assert sorted(map(sorted, of_a_write.values())) == [
-        [(f"{batch} {turn} {letter}", "0", "0", str(row)) for row, letter in enumerate("abc")]
-        for batch in range(2)
-        for turn in range(2)
-    ]
-
-
 # What users see when it cannot work
 
 
@@ -132,28 +75,6 @@ def test_each_write_in_foreach_batch_has_its_own_id(source: Source, queries: Que
 def topic(cluster: Cluster) -> str:
     """All failing tests share one topic."""
     return cluster.new_topic("three")
-
-
-@pytest.mark.parametrize(
-    ("sql", "options", "error"),
-    [
-        ("select 'a' value, 1 partition", {}, "ConfigError: column 'partition' comes without column 'broker_id'"),
-        ("select 1 value", {}, "ConfigError: column 'value' has the type int; expected binary or string"),
-        (
-            "select 'a' value",
-            {"topic": "no_such_topic", "tubemq.retry.maxElapsedMs": "100"},
-            "knows no topic no_such_topic",
-        ),
-        ("select 'a' value", {"tubemq.masters": "a"}, "'tubemq.masters' is unknown; did you mean 'tubemq.master'"),
-    ],
-    ids=["column", "type", "topic", "option"],
-)
-def test_impossible_writes_fail_in_the_plan(
-    cluster: Cluster, spark: SparkSession, topic: str, sql: str, options: dict[str, str], error: str
-) -> None:
-    with pytest.raises(AnalysisException) as caught:
-        save(spark.sql(sql), cluster, **{"topic": topic, **options})
-    assert error in str(caught.value)
 
 
 def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
@@ -178,17 +99,6 @@ def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, top
     )
     with pytest.raises(StreamingQueryException, match="TubeMQ only appends"):
         query.awaitTermination()
-
-
-def test_a_bad_row_reaches_the_user(cluster: Cluster, spark: SparkSession) -> None:
-    topic = cluster.new_topic("one")
-    rows: list[tuple[Any, ...]] = [(b"a", {"ok": "ok"}), (b"b", {"not": "o,k"}), (b"c", None)]
-    with pytest.raises(PythonException) as caught:
-        save(
-            spark.createDataFrame(rows, "value binary, attributes map<string,string>").coalesce(1), cluster, topic=topic
-        )
-    assert "ConfigError: row 1 of task partition 0, column 'attributes': the attribute not 'o,k'" in str(caught.value)
-    assert {message.body for message in stored_in(cluster, topic)} == {b"a"}
 
 
 def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.clusters.servers import BOTH
+from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
 from tests.messages import numbered, partitions, send
 from tests.spark.queries import (
     Batches,
@@ -26,8 +26,6 @@ from tests.spark.queries import (
 )
 from tubemq_spark.cli.main import main
 
-on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
-
 
 def start(
     source: Source, queries: Queries, topic: str, sink: Batches, checkpoint: Path, **options: object
@@ -42,7 +40,7 @@ def read_available(source: Source, queries: Queries, topic: str, checkpoint: Pat
     return batches
 
 
-@on_both_servers
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
 def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Two brokers, partitions with their own store or a shared one, several stores; triggers that end."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]

@@ -170,5 +170,7 @@ def test_a_stream_to_a_table_stores_its_rows_once(spark: SparkSession, sql: Sql,
     rows = spark.readStream.options(**sql.source, startingOffsets="earliest").table(sql.names["table"])
     options = {**sql.sink, "checkpointLocation": str(tmp_path / "checkpoint")}
     writer = rows.select("value").writeStream.format("tubemq").options(**options).trigger(availableNow=True)
-    writer.toTable(sql.names["new"]).awaitTermination()
+    query = writer.toTable(sql.names["new"])
+    query.awaitTermination()
+    assert sum(report["sink"]["numOutputRows"] for report in query.recentProgress) == 2
     assert sql.stored == [b"a", b"a", b"b", b"b"]

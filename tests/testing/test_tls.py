@@ -26,20 +26,8 @@ REGISTER = encode_frame(
 
 
 @pytest.fixture(scope="module")
-def stranger(other_authority: Authority) -> Certificate:
-    """A certificate from an authority that the server does not know."""
-    return other_authority.certify("stranger of the server")
-
-
-@pytest.fixture(scope="module")
 def one_way(server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ({"demo": 1}, tls=tls_files(server_cert)) as tubemq:
-        yield tubemq
-
-
-@pytest.fixture(scope="module")
-def two_way(server_cert: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
-    with EmbeddedTubeMQ({"demo": 1}, tls=tls_files(server_cert, authority)) as tubemq:
         yield tubemq
 
 
@@ -83,34 +71,6 @@ def is_closed(connection: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def test_a_master_lists_ports_of_the_kind_of_connection(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
-    with secure(one_way.tls_master, trusting(authority)) as over_tls, plain(one_way.master) as in_plain:
-        tls_port, plain_port = broker_port(over_tls), broker_port(in_plain)
-    assert tls_port != plain_port
-    with secure(f"127.0.0.1:{tls_port}", trusting(authority)) as connection:
-        assert isinstance(connection, ssl.SSLSocket)
-        assert connection.version() in ("TLSv1.2", "TLSv1.3")
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_tls_versions_are_accepted(one_way: EmbeddedTubeMQ, authority: Authority, version: ssl.TLSVersion) -> None:
-    context = trusting(authority)
-    context.minimum_version = context.maximum_version = version
-    with secure(one_way.tls_master, context) as connection:
-        assert broker_port(connection) > 0
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["nobody", "stranger"])
-def test_mutual_tls_refuses_other_clients(
-    two_way: EmbeddedTubeMQ, authority: Authority, stranger: Certificate, known: bool
-) -> None:
-    context = trusting(authority, stranger if known else None)
-    with secure(
-        two_way.tls_master, context
-    ) as connection:  # TLS 1.3: the refusal reaches the client after its handshake
-        assert is_closed(connection)
 
 
 @pytest.mark.parametrize("greet", [lambda s: None, lambda s: s.sendall(b"\x16\x03\x01")], ids=["nothing", "half"])

@@ -45,6 +45,3 @@ def test_retention_behind_the_bookmark_fails_a_scan(
             ) as raised:
                 list(scanner.scan_partition(partition, since, until))
             assert (raised.value.asked, raised.value.offered) == (since, low)
-
-
-# Counting entries before a scan

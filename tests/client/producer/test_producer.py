@@ -135,6 +135,3 @@ def test_a_body_is_no_longer_than_a_frame_takes(framing: Literal["standard", "pr
             producer.send("demo", bytes(limit + 1), row=3)
         producer.send("demo", bytes(limit), b"a=" + b"x" * 10_000)
         assert sum(producer.flush().values()) == 1
-
-
-# A caller that pauses

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,9 +12,8 @@ from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import settings
-from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.record_batch import Record, RecordPlaces
+from tubemq_spark.client.producer.record_batch import Record
 from tubemq_spark.client.producer.send_queue import LaneId, SendQueue
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
@@ -64,46 +62,6 @@ def test_a_key_goes_to_the_partition_of_its_hash(cluster: EmbeddedCluster) -> No
                 producer.send("demo", body(f"key {row}", row), key=b"key %d" % row)
     for partition, keys in stored_lines(cluster).items():
         assert {owners.partition(key.encode()) for key in keys if key != "none"} <= {partition}
-
-
-class Stored:
-    """The rows of each key in the order in which they were stored. Records of a key are sent one after the other."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, list[int]] = defaultdict(list)
-        self.partitions: dict[int, list[Partition]] = defaultdict(list)
-
-    def note(self, rows: Sequence[Any], ids: Sequence[object], places: RecordPlaces) -> None:
-        for row in rows:
-            self.rows[row % 20].append(row)
-            self.partitions[row % 20].append(places.partition)
-
-    def check(self, count: int) -> None:
-        assert self.rows == {key: list(range(key, count, 20)) for key in range(20)}
-
-
-def send_rows(producer: Producer, start: int, end: int) -> None:
-    for row in range(start, end):
-        producer.send("demo", b"%d" % row, row=row, key=b"%d" % (row % 20))
-
-
-def test_waiting_records_follow_their_keys_to_new_partitions(cluster: EmbeddedCluster) -> None:
-    stored = Stored()
-    with Producer(settings(cluster), on_stored=stored.note) as producer:
-        send_rows(producer, 0, 200)
-        producer.flush()
-        refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]
-        send_rows(producer, 200, 600)
-        cluster.create("demo", TopicSpec(partitions=6))
-        wait_until(lambda: producer._targets.refresh() and producer._targets.lists(Partition(2, "demo", 5)))
-        send_rows(producer, 600, 800)
-        for refusal in refusals:
-            refusal.remove()
-    stored.check(800)
-    for count, start, end in ((3, 0, 10), (6, 10, 40)):
-        owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in range(count)])
-        for key, found in stored.partitions.items():
-            assert set(found[start:end]) == {owners.partition(b"%d" % key)}
 
 
 def test_a_lane_whose_records_have_moved_takes_others() -> None:

@@ -236,12 +236,6 @@ def test_memory_is_bounded_while_no_broker_answers(
     assert 0 < max(unstored) <= most
 
 
-# Partitions that are added and removed
-
-
-# Sizes
-
-
 # The channel to one broker: its timeout
 
 MIB = 1 << 20
