@@ -26,6 +26,8 @@ from tests.interop.shapes import (
     withheld_messages,
     word,
 )
+from tests.messages import numbered, partitions, send
+from tests.without_spark.source import bodies, read_batch
 
 # What Java does on the embedded server is in test_embedded.py.
 pytestmark = pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
@@ -191,3 +193,17 @@ def assert_equal_multisets(found: Iterable[Comparable], expected: Iterable[Compa
 
 def shortened(messages: Counter[Comparable]) -> list[str]:
     return [repr(tuple(part[:40] if isinstance(part, bytes) else part for part in key)) for key in list(messages)[:3]]
+
+
+@pytest.mark.thorough  # in `make test`: error 424 in tests/failures/test_errors.py
+def test_a_read_waits_until_the_master_forgets_a_killed_consumer(
+    cluster: Cluster, java: JavaClient, group: str
+) -> None:
+    """Until then the master refuses other kinds of consumers."""
+    topic = cluster.new_topic("three")
+    sent = send(cluster, numbered(partitions(cluster, topic), 10))
+    with java.member(topic, group) as member:
+        member.wait_until(lambda received: len(received) == 10)
+        member.kill()
+        rows = read_batch(cluster, topic, tubemq_group=group, tubemq_claim_timeoutMs=120_000)
+    assert sorted(bodies(rows)) == sorted(one.body for several in sent.values() for one in several)
