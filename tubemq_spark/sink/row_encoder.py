@@ -49,8 +49,9 @@ _MAGIC = b"\x0f\x01"
 _MAX_ATTRIBUTES = 65_535  # bytes, the longest text that Java writes
 
 # A protobuf pack is a `MessageObjs` of proto/ProxySdk.proto. All but the body is the same in the messages of a group.
-_MSGS_TAG = MessageObjs(msgs=[MessageObj()]).SerializePartialToString()[:-1]
-_BODY_TAG = MessageObj(body=b"").SerializePartialToString()[:-1]
+_MSGS_TAG, _BODY_TAG = (
+    bytes([number << 3 | 2]) for number in (MessageObjs.MSGS_FIELD_NUMBER, MessageObj.BODY_FIELD_NUMBER)
+)
 
 # The attributes in a pack that columns give, under their present names and those of old senders, and the number of
 # messages; and those of a message, by which readers open its body.
