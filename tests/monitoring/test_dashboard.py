@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -23,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from tests.monitoring.events import ended, offset, progress, source, started
+from tubemq_spark import register
 from tubemq_spark.monitoring import PrometheusMetrics, TubeMQListener
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -40,7 +42,8 @@ def published() -> set[str]:
     registry = CollectorRegistry()
     listener = TubeMQListener(PrometheusMetrics(registry))
     listener.onQueryStarted(started())
-    listener.onQueryProgress(progress(source(offset({"1:0": 0}), offset({"1:0": 28}, {"retries": 1})), sink_rows=1))
+    with mock.patch("tubemq_spark.monitoring.report.task_counts", return_value={"fetches": 1}):
+        listener.onQueryProgress(progress(source(offset({"1:0": 0}), offset({"1:0": 28}, {"retries": 1})), sink_rows=1))
     names = {sample.name for metric in registry.collect() for sample in metric.samples}
     listener.onQueryTerminated(ended("tubemq_spark.errors.ConfigError: x"))
     return names | {sample.name for metric in registry.collect() for sample in metric.samples}
@@ -139,6 +142,7 @@ def test_alert_rules_are_valid() -> None:
 @pytest.mark.thorough
 def test_each_query_of_the_dashboard_has_data_from_a_running_query(spark: SparkSession, tmp_path: Path) -> None:
     program("prometheus")
+    register(spark)
     metrics = PrometheusMetrics(CollectorRegistry())
     server = metrics.serve(0)
     listener = TubeMQListener(metrics)

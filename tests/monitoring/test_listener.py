@@ -85,6 +85,11 @@ def test_counts_of_tasks_go_on_over_the_runs_of_a_query(
     assert value(registry, "task_fetches_total") == 0
 
 
+def test_tasks_that_cannot_report_have_no_series(listener: TubeMQListener, registry: CollectorRegistry) -> None:
+    listener.onQueryProgress(progress(source(offset({"1:0": 28}), None)))
+    assert value(registry, "task_losses_total") is None
+
+
 def test_lag_disappears_with_partition_and_query(listener: TubeMQListener, registry: CollectorRegistry) -> None:
     listener.onQueryProgress(progress(source(offset({"1:0": 0, "1:1": 0}), offset({"1:0": 28, "1:1": 28}))))
     listener.onQueryProgress(progress(source(offset({"1:1": 0}), offset({"1:1": 28}))))

@@ -102,7 +102,8 @@ class PrometheusMetrics:
         for source in report.sources:
             self._of(self._rows, label, str(source.number)).inc(source.rows)
             self._count(report.query, self._counters, source.counters, str(source.number))
-        self._count(report.query, self._task_counts, report.task_counts)
+        if report.task_counts:  # else tasks may be unable to report: no series, because a 0 would say that all is well
+            self._count(report.query, self._task_counts, report.task_counts)
         self._show_lag(report)
 
     def idle(self, query: Query, at: float) -> None:
