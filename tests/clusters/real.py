@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.real.cluster import RealTubeMQ, TopicSpec
 from tests.real.jars import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-_TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 220, "three": 170, "stores": 30}
+_TOPICS_OF_A_LAYOUT = defaultdict(lambda: 30, {"one": 220, "three": 170})
 _EXPIRY_TIMEOUT = 180.0
 
 
@@ -32,8 +33,7 @@ class RealCluster(RealTubeMQ):
         folder: Path | None = None,
     ) -> None:
         if topics is None:
-            counts = _TOPICS_OF_A_LAYOUT
-            topics = {f"{layout}_{n}": LAYOUTS[layout] for layout in LAYOUTS for n in range(counts[layout])}
+            topics = {f"{name}_{n}": spec for name, spec in LAYOUTS.items() for n in range(_TOPICS_OF_A_LAYOUT[name])}
         options = {"maxIndexSegmentSize": str(28 * SEGMENT)}
         if claim_timeout is not None:
             options["consumerRegTimeoutMs"] = str(1000 * claim_timeout)

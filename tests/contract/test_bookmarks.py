@@ -10,7 +10,7 @@ import pytest
 
 from tests import messages, reading
 from tests.clocks import SkippingClock
-from tests.clusters import Cluster, Layout
+from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -78,7 +78,7 @@ def shared_topic() -> Callable[[Cluster, Layout], str]:
     return give
 
 
-@pytest.fixture(params=["one", "three", "stores"])
+@pytest.fixture(params=LAYOUTS)
 def scene(
     request: pytest.FixtureRequest,
     cluster: Cluster,

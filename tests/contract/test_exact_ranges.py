@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests import messages, reading
-from tests.clusters import SEGMENT, Cluster, Layout
+from tests.clusters import LAYOUTS, SEGMENT, Cluster, Layout
 from tests.clusters.servers import BOTH, EACH_FRAMING
 from tests.messages import Sent
 from tests.reading import UNIT, Row
@@ -26,7 +26,6 @@ from tubemq_spark.protocol.metadata import Partition
 
 each_framing = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 
-LAYOUTS: list[Layout] = ["one", "three", "stores"]
 IN_MEMORY, FLUSHED, MIXED, SEGMENTS, HOLES = 40, 40, 40, 40, 30  # random cuts of one test
 LONG = 45_000  # messages of a topic whose index has several segments
 

@@ -27,11 +27,10 @@ from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
 BASE, TAIL = 300, 300  # messages of each topic, flushed and not flushed
 REFILLS = {"nothing": 0, "a_part": 100, "as_many": 300, "more": 1000}
-LOST = [f"{refill}_{layout}" for refill in REFILLS for layout in LAYOUT_NAMES]
-PLANNED = [f"planned_{layout}" for layout in LAYOUT_NAMES]
+LOST = [f"{refill}_{layout}" for refill in REFILLS for layout in LAYOUTS]
+PLANNED = [f"planned_{layout}" for layout in LAYOUTS]
 CLOCK = "clock"
 _LONGEST = 180.0  # seconds that a test takes which relies on ids
 

@@ -23,7 +23,6 @@ from tubemq_spark.protocol.stamp import parse
 
 STRANGER = "some_java_consumer"
 FLUSHED = 2_000  # messages of a topic before its lost tail
-LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def topics() -> Callable[[Cluster, Layout], FilledTopic]:
 
 
 @pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_scan_finds_the_messages_of_its_range(
     cluster: Cluster,
     layout: Layout,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.clusters import Cluster, Layout
+from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.messages import partitions
 from tests.stored import stored_in
@@ -180,7 +180,7 @@ def test_without_a_search_all_rows_may_be_sent_again(
 
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
-@pytest.mark.parametrize("layout", ["one", "three", "stores"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_task_reads_as_many_messages_as_the_option_allows(cluster: Cluster, layout: Layout) -> None:
     """It does not matter how many partitions share a store."""
     topic = cluster.new_topic(layout)

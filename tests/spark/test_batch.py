@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from chispa import assert_df_equality
 
+from tests.clusters import LAYOUTS
 from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
 from tests.messages import numbered, partitions, send
 from tests.spark.queries import Source, by_partition, expected
@@ -15,7 +16,7 @@ from tubemq_spark.source.schema import SPARK_SCHEMA
 @pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
 def test_batch_reads_everything_in_the_same_order(source: Source) -> None:
     """The default is from the earliest to the latest position. Every read gives the same rows in the same order."""
-    topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
+    topics = [source.cluster.new_topic(layout) for layout in LAYOUTS]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
     sent = send(source.cluster, numbered(everywhere, 2800))
     sent = {p: sent[p] + more for p, more in send(source.cluster, numbered(everywhere, 700, size=3000)).items()}

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.clusters import LAYOUTS
 from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
 from tests.messages import numbered, partitions, send
 from tests.spark.queries import (
@@ -43,7 +44,7 @@ def read_available(source: Source, queries: Queries, topic: str, checkpoint: Pat
 @pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
 def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Two brokers, partitions with their own store or a shared one, several stores; triggers that end."""
-    topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
+    topics = [source.cluster.new_topic(layout) for layout in LAYOUTS]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
     frame = source.stream(*topics, startingOffsets="earliest")
     batches = Batches()

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clusters import Layout
+from tests.clusters import LAYOUTS, Layout
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
 from tests.scanning import FilledTopic, NewScanner, scanners
 from tubemq_spark.errors import DataLossError
-
-LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def new_scanner(group: str) -> Iterator[NewScanner]:
         yield new
 
 
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("until", [None, 300 * UNIT])
 def test_retention_behind_the_bookmark_fails_a_scan(
     own: EmbeddedCluster, layout: Layout, until: int | None, new_scanner: NewScanner
