@@ -39,8 +39,8 @@ values = (
 
 Names and types are those of the tables above; others are an error that lists them, when the query starts. Options do
 not depend on the columns: `filters` needs no `msg_type`. A query may continue from its checkpoint with other columns.
-A copy to another topic needs `offset` or `message_id` if it has `broker_id` and `partition`: otherwise these name the
-target.
+A [copy](../sink.md#copying-a-topic) with `broker_id` and `partition` needs a column that only the source has, such as
+`offset`: otherwise these two name the target.
 """
 
 NOTES = """\

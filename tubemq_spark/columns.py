@@ -76,7 +76,7 @@ COLUMNS = (
     ),
     Column(
         "broker_id", INT, "the broker that stores the message",
-        "with `partition` an explicit target: both or neither; ignored beside `offset` or `message_id`",
+        "with `partition` an explicit target: both or neither; ignored in [copies](../sink.md#copying-a-topic)",
         is_position=True,
     ),
     Column("partition", INT, "the partition's id at that broker", "see `broker_id`", is_position=True),

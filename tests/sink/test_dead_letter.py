@@ -15,15 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.source.test_row_maker import message, rows
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.message import check_sum, decode_attributes, encode_payload, format_msg_time
-from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
+from tubemq_spark.protocol.message import decode_attributes, encode_payload, format_msg_time
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.schema import Cells
-from tubemq_spark.source.row_format import RowFormat
-from tubemq_spark.source.row_maker import RowMaker
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NOON = 1_795_262_400.25  # 2026-11-21T12:00:00.250Z
@@ -57,14 +53,9 @@ def sent(cells: Cells, limit: int = MEBIBYTE, **others: Any) -> list[tuple[bytes
 
 def read(messages: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, Mapping[str, str]]]:
     """Return value and attributes of each message, as the source's rows have them."""
-    wire = []
-    for number, (body, attributes) in enumerate(messages):
-        payload, flag = encode_payload(body, attributes)
-        wire.append(TransferedMessage(messageId=number, checkSum=check_sum(payload), payLoadData=payload, flag=flag))
-    (batch,) = RowMaker(RowFormat()).fetched(Partition(1, "dead", 0), [FetchedBatch(wire, None, 0, 0)])
-    rows = batch.to_pylist()
-    assert all(row["msg_type"] is None and row["msg_time"] is None for row in rows)
-    return [(row["value"], dict(row["attributes"])) for row in rows]
+    found = rows([message(body, attributes) for body, attributes in messages])
+    assert all(row["msg_type"] is None and row["msg_time"] is None for row in found)
+    return [(row["value"], dict(row["attributes"])) for row in found]
 
 
 def attributes_of(cells: Cells, **others: Any) -> Mapping[str, str]:

@@ -54,8 +54,9 @@ def messages(cells: Cells, row: int = 0, *, spark_id: str | None = "query", time
 
 
 def as_read(spark: SparkSession, sent: Sequence[Message]) -> DataFrame:
+    place = {"topic": "dead", "broker_id": 1, "partition": 0}
     rows = [
-        (bytearray(body), decode_attributes(attributes).own, None, None, "dead", 1, 0, number * 28, number)
+        {**place, "value": body, "attributes": decode_attributes(attributes).own, "message_id": number}
         for number, (body, attributes) in enumerate(sent)
     ]
     return spark.createDataFrame(rows, SPARK_SCHEMA)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the columns of a DataFrame that is written, and converts their cells to plain values.
 
-A frame with a column `offset` or `message_id` has the source's own schema: somebody copies what was read. Its
-positions (`Column.is_position`) say where a message was read. The sink ignores them.
+A frame with a column that only the source has, such as `offset`, has the source's own schema: somebody copies what was
+read. Its positions (`Column.is_position`) say where a message was read. The sink ignores them.
 """
 
 from __future__ import annotations
