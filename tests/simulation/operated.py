@@ -14,11 +14,13 @@ from tests.simulation.schedule import Disturbance, Schedule, Setting, make_unres
 from tests.simulation.servers import CRASH, DELETED, RETENTION
 from tests.simulation.spark import Application, Checkpoint, StageError, StreamQuery
 from tests.simulation.world import Call, Killed
+from tubemq_spark.client.settings import RETRY_MAX_ELAPSED_MS
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, PositionMovedError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 
-ELAPSED = "tubemq.retry.maxelapsedms"
+ELAPSED = RETRY_MAX_ELAPSED_MS.name.lower()
+RETRY_FOR = RETRY_MAX_ELAPSED_MS.preset / 1000  # seconds, without the option
 
 Possible = Sequence[tuple[float, str, tuple[str, ...]]]
 """How likely a setting has an option, its name, and its values."""
@@ -155,7 +157,7 @@ class OperatedSchedule(Schedule):
         recent = self.recent_troubles()
         if isinstance(error, Killed) and "kill worker" in self.came:
             return
-        if "not every entry" in str(error) and "in 60 s it" not in str(error):
+        if "not every entry" in str(error) and f"in {RETRY_FOR:g} s it" not in str(error):
             # A store got a second partition after the plan, or a fetch ended late. As the error advises:
             self.options.pop(ELAPSED, None)
             return
@@ -169,8 +171,8 @@ class OperatedSchedule(Schedule):
         self.breaks(BrokenError("errors_explained", f"{who} ended by {type(error).__name__}: {str(error)[:300]}"))
 
     def recent_troubles(self) -> set[str]:
-        # Four attempts of a task, each of which tries for a minute, may pass until a query ends.
-        return {what for at, what in self.troubles if self.world.now - at < 300.0}
+        # Four attempts of a task, each of which tries so long, may pass until a query ends.
+        return {what for at, what in self.troubles if self.world.now - at < 5 * RETRY_FOR}
 
     @property
     def has_other_attempts(self) -> bool:

@@ -19,7 +19,7 @@ from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from tests.spark.test_exactly_once import ROOT, kill
 from tests.spark_home import spark_home
 
-RETRY_MS = "180000"  # on a busy machine a broker may need more than the default of a minute to start
+RETRY_MS = "180000"  # on a busy machine a broker may need more than the default to start
 _PATIENCE = 180.0  # seconds for a program that ends
 _LEADER = 5.0  # seconds for a driver to notice that its Java process has died
 
