@@ -82,9 +82,6 @@ TYPES = {
 }
 _POSITIONS = "Mapping[str, str | Mapping[str, int]]"
 _MADE_BY = {  # the functions that return parsers
-    "whole_number": "int",
-    "one_of": "",
-    "bound": "",
     "moment_bound": "str | int | datetime",
     "moment_bounds": "Mapping[str, Mapping[str, int | str]]",
 }
@@ -122,13 +119,15 @@ def python_type(option: Option[Any]) -> str:
     """Return the type of an option's values in Python's notation."""
     if option.parse in TYPES:
         return TYPES[option.parse]
+    if isinstance(option.parse, generic.WholeNumber):
+        return "int"
     maker = getattr(option.parse, "__qualname__", "").partition(".")[0]
-    if maker == "one_of" or option is sink.COMPRESSION:
+    if isinstance(option.parse, generic.OneOf) or option is sink.COMPRESSION:
         return f"Literal[{_quoted(_words(option.expects))}]"
     if maker == "bound":
         words = _words(option.expects.partition(" or {")[0])
         return f"Literal[{_quoted(words)}] | {_POSITIONS}"
-    return _MADE_BY.get(maker) or "str"
+    return _MADE_BY.get(maker, "str")
 
 
 def _words(text: str) -> list[str]:

@@ -126,17 +126,29 @@ _SPARK_OPTIONS = frozenset(
 )
 
 
-def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+@dataclass(frozen=True)
+class WholeNumber:
+    """The parser of whole numbers from `least` to `most`."""
+
+    least: int
+    most: int
+
+    def __call__(self, text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             raise ValueError(f"{text!r} is not a whole number") from None
-        if not least <= number <= most:
-            raise ValueError(f"{number} is not between {least} and {most}")
+        if not self.least <= number <= self.most:
+            raise ValueError(f"{number} is not between {self.least} and {self.most}")
         return number
 
-    return parse
+
+def number(
+    name: str, unit: str, least: int, meaning: str, default: int | None = None, *, most: int = 2**31 - 1
+) -> Option[int]:
+    """Return an option whose value is a whole number. `unit` says what it counts."""
+    to = "or more" if most >= 2**31 - 1 else f"to {most}"
+    return Option(name, WholeNumber(least, most), f"{unit}, {least} {to}", meaning, default)
 
 
 _UNITS: Mapping[str, float] = {
@@ -166,22 +178,25 @@ def listed(texts: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a parser of texts in any case. Its value is in lower case."""
-    known = [choice.lower() for choice in choices]
+@dataclass(frozen=True)
+class OneOf:
+    """The parser of some texts, in any case. Its value is in lower case."""
 
-    def parse(text: str) -> str:
+    choices: Sequence[str]
+
+    def __call__(self, text: str) -> str:
         choice = text.strip().lower()
-        if choice not in known:
-            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
+        if choice not in (one.lower() for one in self.choices):
+            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
         return choice
 
-    return parse
 
-
-def choice(name: str, choices: Sequence[str], meaning: str, default: str) -> Option[str]:
+def choice(
+    name: str, choices: Sequence[str], meaning: str, default: str | None = None, shown_default: str | None = None
+) -> Option[str]:
     """Return an option whose value is one of `choices`, in lower case."""
-    return Option(name, one_of(*choices), listed(choices), meaning, default.lower())
+    parse = OneOf(choices)
+    return Option(name, parse, listed(choices), meaning, default and default.lower(), shown_default=shown_default)
 
 
 def flag(name: str, default: bool, meaning: str) -> Option[bool]:

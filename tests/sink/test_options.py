@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from tests.source.test_options import BAD_VALUES as BAD_VALUES_OF_THE_SOURCE
 from tests.source.test_options import MISFITS as MISFITS_OF_THE_SOURCE
-from tests.source.test_options import REQUIRED, assert_is_for_users
+from tests.source.test_options import REQUIRED, assert_is_for_users, bad_by_declaration
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.datasource import TubeMQDataSource
@@ -158,7 +158,7 @@ def test_source_and_sink_may_share_a_configuration() -> None:
 
 # Values that cannot be used
 
-NUMBER, NAME = "a number", "the name of a topic"
+NAME = "the name of a topic"
 GROUP = (
     "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look` "
     "or `_task`"
@@ -166,22 +166,10 @@ GROUP = (
 
 BAD_VALUES: list[tuple[str, str, str]] = [
     *((name, text, expects) for name, text, expects in BAD_VALUES_OF_THE_SOURCE if name in SHARED),
+    *bad_by_declaration(option for option in SINK_OPTIONS if option.name not in SHARED),
     ("topic", "", NAME),
     ("topic", " ", NAME),
-    ("tubemq.producer.maxInFlight", "0", "a number, 1 to 1000000"),
-    ("tubemq.producer.maxInFlight", "1000001", "a number, 1 to 1000000"),
-    ("tubemq.producer.maxInFlight", "many", "a number, 1 to 1000000"),
-    ("tubemq.producer.maxInFlight", "", "a number, 1 to 1000000"),
-    ("tubemq.producer.maxInFlightBytes", "0", "a number of bytes, 1 or more"),
-    ("tubemq.producer.maxInFlightBytes", "64m", "a number of bytes, 1 or more"),
-    ("tubemq.producer.maxInFlightBytes", "1e6", "a number of bytes, 1 or more"),
-    ("failedRows", "skip", "fail, drop or deadLetter"),
-    ("failedRows", "", "fail, drop or deadLetter"),
     ("deadLetterTopic", "", NAME),
-    ("stampRows", "yes", "true or false"),
-    ("stampRows", "", "true or false"),
-    ("effectivelyOnce", "1", "true or false"),
-    ("effectivelyOnce", "exactly", "true or false"),
     ("effectivelyOnceGroup", "", GROUP),
     ("effectivelyOnceGroup", "1a", GROUP),
     ("effectivelyOnceGroup", "a b", GROUP),
@@ -191,24 +179,8 @@ BAD_VALUES: list[tuple[str, str, str]] = [
     ("effectivelyOnceGroup", "g" * 201, GROUP),
     ("effectivelyOnceGroup", "mine_look", GROUP),
     ("effectivelyOnceGroup", "mine_task", GROUP),
-    ("effectivelyOnceMaxOffsets", "0", NUMBER),
-    ("effectivelyOnceMaxOffsets", "-1", NUMBER),
-    ("effectivelyOnceMaxOffsets", "all", NUMBER),
-    ("effectivelyOnceUncertain", "", "fail or sendAgain"),
-    ("effectivelyOnceUncertain", "send", "fail or sendAgain"),
     ("receipts", "", "a folder"),
     ("receipts", " ", "a folder"),
-    ("messageFormat", "pb", "raw or inlongmsg"),
-    ("messageFormat", "", "raw or inlongmsg"),
-    ("inlongPackRows", "0", "a number, 1 to 100000"),
-    ("inlongPackRows", "100001", "a number, 1 to 100000"),
-    ("inlongPackRows", "many", "a number, 1 to 100000"),
-    ("inlongPackBytes", "0", "a number of bytes, 1 or more"),
-    ("inlongPackBytes", "1m", "a number of bytes, 1 or more"),
-    ("inlongPackFormat", "pb", "inlongmsg or protobuf"),
-    ("inlongPackCompression", "zstd", "none, gzip or snappy"),
-    ("inlongPackMs", "-1", "a number of milliseconds, 0 or more"),
-    ("inlongPackMs", "1s", "a number of milliseconds, 0 or more"),
     ("compression", "unknown", "none, gzip, "),
     ("compression", "", "none, gzip, "),
     ("compression", "gzip,zstd", "none, gzip, "),

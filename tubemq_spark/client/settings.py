@@ -11,7 +11,7 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import Option, boolean, choice, flag, not_blank, whole_number
+from tubemq_spark.option_definition import Option, boolean, choice, flag, not_blank, number
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import (
     BROKER_PORT,
@@ -44,29 +44,18 @@ _MAX_SECRET = 10_000  # characters of the first line of a file
 PASSWORD_FILE = Option(
     "tubemq.passwordFile", not_blank, "the path of a file", "a file with the password in its first line"
 )
-RPC_TIMEOUT_MS = Option(
-    "tubemq.rpc.timeoutMs", whole_number(100, 600_000), "milliseconds, 100 to 600000", "timeout of one request",
-    10_000,
-)  # fmt: skip
+RPC_TIMEOUT_MS = number("tubemq.rpc.timeoutMs", "milliseconds", 100, "timeout of one request", 10_000, most=600_000)
 RPC_FRAMING = choice(
     "tubemq.rpc.framing",
     ("auto", "standard", "prefixed"),
     "the framing of requests: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others; `auto` detects it",
     "auto",
 )
-RETRY_MAX_ELAPSED_MS = Option(
-    "tubemq.retry.maxElapsedMs",
-    whole_number(0),
-    "milliseconds, 0 or more",
-    "how long one operation is retried before its task fails",
-    60_000,
+RETRY_MAX_ELAPSED_MS = number(
+    "tubemq.retry.maxElapsedMs", "milliseconds", 0, "how long one operation is retried before its task fails", 60_000
 )
-CONNECTIONS_IDLE_MS = Option(
-    "tubemq.connections.idleMs",
-    whole_number(1000),
-    "milliseconds, at least 1000",
-    "an idle connection is closed after this time",
-    180_000,
+CONNECTIONS_IDLE_MS = number(
+    "tubemq.connections.idleMs", "milliseconds", 1000, "an idle connection is closed after this time", 180_000
 )
 
 CONNECTIONS_SHARED = flag(

@@ -16,14 +16,14 @@ from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_builder import SOURCE_ONLY
 from tubemq_spark.option_definition import (
+    OneOf,
     Option,
     check_names,
     choice,
     flag,
     listed,
     not_blank,
-    one_of,
-    whole_number,
+    number,
 )
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
@@ -40,17 +40,13 @@ def _group(text: str) -> str:
     return name
 
 
-MAX_IN_FLIGHT = Option(
-    "tubemq.producer.maxInFlight",
-    whole_number(1, 1_000_000),
-    "a number, 1 to 1000000",
-    "unanswered sends per connection",
-    1000,
+MAX_IN_FLIGHT = number(
+    "tubemq.producer.maxInFlight", "a number", 1, "unanswered sends per connection", 1000, most=1_000_000
 )
-MAX_IN_FLIGHT_BYTES = Option(
+MAX_IN_FLIGHT_BYTES = number(
     "tubemq.producer.maxInFlightBytes",
-    whole_number(1),
-    "a number of bytes, 1 or more",
+    "a number of bytes",
+    1,
     "how many bytes the unacknowledged messages of a task may have, each counted with 500 more; a task with more waits",
     MAX_BYTES,
 )
@@ -75,12 +71,13 @@ EFFECTIVELY_ONCE_GROUP = Option(
     "and marks of the query at the brokers; no other query may use it, and it must not change",
     shown_default="derived from option `checkpointLocation`",
 )
-EFFECTIVELY_ONCE_MAX_OFFSETS = Option(
+EFFECTIVELY_ONCE_MAX_OFFSETS = number(
     "effectivelyOnceMaxOffsets",
-    whole_number(1, 2**63 - 1),
-    "a number, 1 or more",
+    "a number",
+    1,
     "how many messages a task reads at most to find those that an earlier attempt has stored",
     10_000_000,
+    most=2**63 - 1,
 )
 FAIL = "fail"
 EFFECTIVELY_ONCE_UNCERTAIN = choice(
@@ -104,25 +101,26 @@ MESSAGE_FORMAT = choice(
     "raw",
 )
 
-INLONG_PACK_ROWS = Option(
+INLONG_PACK_ROWS = number(
     "inlongPackRows",
-    whole_number(1, 100_000),
-    "a number, 1 to 100000",
+    "a number",
+    1,
     "for `messageFormat=inlongmsg`: how many rows a pack has at most; with more than 1, rows with the same columns "
     "share a pack, and `stampRows`, `effectivelyOnce` and `receipts` cannot be used",
     1,
+    most=100_000,
 )
-INLONG_PACK_BYTES = Option(
+INLONG_PACK_BYTES = number(
     "inlongPackBytes",
-    whole_number(1),
-    "a number of bytes, 1 or more",
+    "a number of bytes",
+    1,
     "for `inlongPackRows`: how many bytes a pack has at most before its compression; never more than the topic allows",
     100_000,
 )
-INLONG_PACK_MS = Option(
+INLONG_PACK_MS = number(
     "inlongPackMs",
-    whole_number(0),
-    "a number of milliseconds, 0 or more",
+    "milliseconds",
+    0,
     "for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets its next rows",
     1000,
 )
@@ -145,7 +143,7 @@ INLONG_PACK_COMPRESSION = choice(
 
 
 def _codec(text: str) -> str:
-    choice = one_of("none", *CODECS)(text)
+    choice = OneOf(("none", *CODECS))(text)
     if choice in CODECS and not is_available(choice):
         raise ValueError(f"pyarrow was built without {choice} here")
     return choice

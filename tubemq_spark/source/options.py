@@ -19,7 +19,7 @@ from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_builder import SINK_ONLY
-from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, listed, one_of, whole_number
+from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, listed, number
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
@@ -32,8 +32,6 @@ _log = logging.getLogger(__name__)
 
 _POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
 _TIMES = '{"topic":{"brokerId:partitionId":time}}, times as those of startingTimestamp'
-_LIMIT = "a number of index entries, at least 1"
-_MILLISECONDS = "milliseconds, 0 or more"
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
 _ZONE = "a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone is"
 
@@ -57,10 +55,10 @@ GROUP_NAME = Option(
     "`_read`, `_batch` or `_look` behind it, because that query reads in such groups",
     required=True,
 )
-CLAIM_TIMEOUT_MS = Option(
+CLAIM_TIMEOUT_MS = number(
     "tubemq.claim.timeoutMs",
-    whole_number(0),
-    _MILLISECONDS,
+    "milliseconds",
+    0,
     "how long to wait for a partition that another consumer of the group holds",
     45_000,
 )
@@ -93,10 +91,9 @@ STARTING_OFFSETS_BY_TIMESTAMP = Option(
     _TIMES,
     "as `startingTimestamp`, with a time for each partition; wins over `startingOffsets`",
 )
-STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
+STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = choice(
     "startingOffsetsByTimestampStrategy",
-    one_of("error", "latest"),
-    "error or latest",
+    ("error", "latest"),
     "what to do if no message of a partition is late enough: fail, or begin at its end",
     shown_default="`error`; with `startingTimestamp` `latest`, and a line in the log if that is so for all partitions",
 )
@@ -125,28 +122,31 @@ FAIL_ON_DATA_LOSS = flag(
     True,
     "whether to fail when messages that should be read are gone; with false, the loss is logged and reading goes on",
 )
-MAX_OFFSETS_PER_TRIGGER = Option(
+MAX_OFFSETS_PER_TRIGGER = number(
     "maxOffsetsPerTrigger",
-    whole_number(1, 2**63 - 1),
-    _LIMIT,
+    "a number of index entries",
+    1,
     "the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
+    most=2**63 - 1,
 )
-MAX_BYTES_PER_TRIGGER = Option(
+MAX_BYTES_PER_TRIGGER = number(
     "maxBytesPerTrigger",
-    whole_number(1, 2**63 - 1),
-    "a number of bytes, at least 1",
+    "a number of bytes",
+    1,
     "the number of bytes to read in one micro-batch, estimated before it is read: messages as the brokers store them, "
     "with attributes, and compressed if they are; those of other partitions of a store and other types count too. The "
     "estimate is the mean size of the next messages of each partition (one fetch), or of all that wait behind them, "
     "whichever is greater. So a micro-batch has at most that many bytes if sizes are even, and more only where long "
     "messages stand behind many short ones; it has one message at least. If `maxOffsetsPerTrigger` is set too, the "
     "smaller limit applies (Spark 4.2 and later)",
+    most=2**63 - 1,
 )
-MIN_OFFSETS_PER_TRIGGER = Option(
+MIN_OFFSETS_PER_TRIGGER = number(
     "minOffsetsPerTrigger",
-    whole_number(1, 2**63 - 1),
-    _LIMIT,
+    "a number of index entries",
+    1,
     "wait until there are that many new entries, but not longer than `maxTriggerDelay` (Spark 4.2 and later)",
+    most=2**63 - 1,
 )
 MAX_TRIGGER_DELAY = Option(
     "maxTriggerDelay",
@@ -156,23 +156,22 @@ MAX_TRIGGER_DELAY = Option(
     900.0,
     shown_default="`15m`",
 )
-MAX_PARTITIONS_PER_TASK = Option(
+MAX_PARTITIONS_PER_TASK = number(
     "maxPartitionsPerTask",
-    whole_number(1),
-    "a number, at least 1",
+    "a number",
+    1,
     f"how many partitions with at most {ENTRIES_PER_READ} new index entries may share one Spark task; without the "
     "option, at most 64 tasks share all of them",
-    shown_default="none",
 )
 COMMIT_OFFSETS = flag(
     "commitOffsets",
     True,
     "whether the group's position follows the committed micro-batches; with false, the query does not move the group",
 )
-HEADS_INTERVAL_MS = Option(
+HEADS_INTERVAL_MS = number(
     "headsIntervalMs",
-    whole_number(0),
-    _MILLISECONDS,
+    "milliseconds",
+    0,
     "the minimum time between two requests for the log ends. While nothing arrives, it grows to a tenth of the time "
     "without new messages, up to 1000: that is the longest time that the first message after an idle time waits. With "
     "0, the brokers are asked whenever Spark asks",
@@ -198,12 +197,8 @@ MSG_TIME_ZONE: Option[tzinfo] = Option(
     timezone.utc,
     shown_default="`UTC`",
 )
-METADATA_INTERVAL_MS = Option(
-    "metadataIntervalMs",
-    whole_number(100),
-    "milliseconds, at least 100",
-    "how often to look for new partitions and brokers",
-    30_000,
+METADATA_INTERVAL_MS = number(
+    "metadataIntervalMs", "milliseconds", 100, "how often to look for new partitions and brokers", 30_000
 )
 MESSAGE_FORMAT = choice(
     "messageFormat",
@@ -221,13 +216,14 @@ INLONG_DEFAULT_FORMAT = choice(
     "inlongmsg",
 )
 
-MAX_UNPACKED_BYTES = Option(
+MAX_UNPACKED_BYTES = number(
     "maxUnpackedBytes",
-    whole_number(1, 1 << 30),
-    "a number of bytes, 1 to 1073741824",
+    "a number of bytes",
+    1,
     "the maximum size of one message after decompression, and with `messageFormat=inlongmsg` or `inlong` of the "
     "messages of a pack with their attributes; a longer one counts as corrupt",
     MAX_UNPACKED,
+    most=1 << 30,
 )
 
 # A query has one of these
