@@ -8,10 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
+import typer
 
 from tests.cli.conftest import Run
+from tubemq_spark.cli.app import app
 from tubemq_spark.client.admin_api import AdminApi, AdminError
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Address
@@ -68,18 +71,19 @@ ROWS = [b"[{}]", b'[{"brokerId": "x"}]', b'[{"brokerId": Infinity}]', b'[{"topic
         b'[{"success": false, "errInfo": "' + b"x" * 100_000 + b'"}]']  # fmt: skip
 
 
+def calls(command: Any, *path: str) -> Iterator[str]:
+    """Yield a call of each command that uses the HTTP API, as people and as programs call it."""
+    for name, one in getattr(command, "commands", {}).items():
+        yield from calls(one, *path, name)
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    if "--admin" in flags:
+        needed = ["my_name" for one in command.params if one.param_type_name == "argument" and one.required]
+        yield " ".join([*path, *needed, *sorted(flags & {"--yes"})])
+        yield " ".join([*path, *needed, *sorted(flags & {"--yes", "--json"})])
+
+
 @pytest.mark.parametrize("rows", ROWS, ids=lambda rows: rows.decode()[:40])
-@pytest.mark.parametrize(
-    "command",
-    [
-        "topics list",
-        "topics describe t",
-        "topics create t",
-        "topics delete t --yes",
-        "lag my_group",
-        "lag my_group --topic t --json",
-    ],
-)
+@pytest.mark.parametrize("command", dict.fromkeys(calls(typer.main.get_command(app))))
 def test_no_answer_of_a_master_ends_a_command_with_a_traceback(
     run: Run, command: str, rows: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

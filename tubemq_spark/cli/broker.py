@@ -75,8 +75,8 @@ def broker(
     web_port: Annotated[
         int,
         typer.Option(
-            "--web-port", min=0, max=65_535, help="Port of the master's HTTP API, for the commands topics, lag and "
-            "offsets.", show_default="a free port",
+            "--web-port", min=0, max=65_535, help="Port of the master's HTTP API, for commands with --admin.",
+            show_default="a free port",
         ),
     ] = 0,
     topic: Annotated[
