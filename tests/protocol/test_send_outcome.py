@@ -7,21 +7,12 @@ import pytest
 
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure
-from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.send_acks import SendAck
 from tubemq_spark.protocol.send_outcome import FailureCause, Fate, SendOutcome, classify_failure
-
-RETRIED = {301, 403, 404, 410, 415, 419, 452, 500, 503, 510, 599, 201}
 
 
 def answer(code: int) -> SendAck:
     return SendAck(success=False, errCode=code, errMsg="")
-
-
-@pytest.mark.parametrize("code", [*(code for code in ErrCode if code != ErrCode.SUCCESS), 0, -1, 440, 1000])
-def test_each_code_means_a_retry_or_a_refusal(code: int) -> None:
-    fate, _ = classify_failure(answer(code))
-    assert (fate is Fate.REFUSED) == (code not in RETRIED)
 
 
 STOPPING = Failure("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException", "")
@@ -29,8 +20,12 @@ EXCEPTION = Failure("java.lang.reflect.InvocationTargetException", "")
 FAILURES = [
     (answer(400), Fate.REFUSED, FailureCause.OTHER),
     (answer(403), Fate.NOT_STORED, FailureCause.PARTITION_CLOSED),
+    (answer(404), Fate.HANDLED, FailureCause.OTHER),
+    (answer(411), Fate.REFUSED, FailureCause.OTHER),
     (answer(415), Fate.NOT_STORED, FailureCause.AUTHORIZATION),
     (answer(419), Fate.NOT_STORED, FailureCause.BROKER_FULL),
+    (answer(424), Fate.REFUSED, FailureCause.OTHER),
+    (answer(450), Fate.REFUSED, FailureCause.OTHER),
     (answer(500), Fate.HANDLED, FailureCause.OTHER),
     (answer(503), Fate.NOT_STORED, FailureCause.BROKER_REFUSES),
     (answer(1000), Fate.REFUSED, FailureCause.OTHER),
