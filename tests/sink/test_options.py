@@ -33,8 +33,7 @@ SHARED = {option.name for option in CLIENT_OPTIONS}
 
 def test_defaults() -> None:
     options = SinkOptions.from_options(MASTER)
-    assert (options.topic, options.max_in_flight, options.max_bytes) == (None, 1000, 64 << 20)
-    assert (options.stamp_rows, options.effectively_once, options.receipts) == (False, None, None)
+    assert (options.topic, options.effectively_once, options.receipts) == (None, None, None)
 
 
 @pytest.mark.parametrize(
