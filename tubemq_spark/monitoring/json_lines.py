@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-from tubemq_spark.monitoring.report import BatchReport, EndReport, Query, SourceReport
+from tubemq_spark.monitoring.report import BatchReport, EndReport, Query
 
 
 class JsonLines:
@@ -26,9 +26,7 @@ class JsonLines:
         self._write("started", time.time(), query)
 
     def batch(self, report: BatchReport) -> None:
-        values = {"batch": report.batch, "seconds": report.seconds, "sources": list(map(_source, report.sources))}
-        counts = {"sinkRows": report.sink_rows, "taskCounts": dict(report.task_counts)}
-        self._write("batch", report.began, report.query, **values, **counts)
+        self._write("batch", report.began, report.query, **report.as_json())
 
     def idle(self, query: Query, at: float) -> None:
         self._write("idle", at, query)
@@ -45,18 +43,3 @@ class JsonLines:
         else:
             self._target.write(line)
             self._target.flush()
-
-
-def _source(source: SourceReport) -> dict[str, Any]:
-    partitions = [
-        {
-            "topic": one.partition.topic,
-            "broker": one.partition.broker_id,
-            "partition": one.partition.partition_id,
-            "position": one.position,
-            "logEnd": one.log_end,
-            "lag": one.lag,
-        }
-        for one in source.partitions
-    ]
-    return {"source": source.number, "rows": source.rows, "partitions": partitions, "counters": dict(source.counters)}

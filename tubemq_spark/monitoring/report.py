@@ -49,6 +49,11 @@ class PartitionReport:
         """Index entries of the partition's store that are not read yet."""
         return max(self.log_end - self.position, 0) // INDEX_MSG_UNIT_SIZE
 
+    def as_json(self) -> dict[str, object]:
+        broker, topic, number = self.partition
+        place = {"topic": topic, "broker": broker, "partition": number}
+        return {**place, "position": self.position, "logEnd": self.log_end, "lag": self.lag}
+
 
 @dataclass(frozen=True)
 class SourceReport:
@@ -58,6 +63,10 @@ class SourceReport:
     rows: int
     partitions: tuple[PartitionReport, ...]
     counters: Mapping[str, int]
+
+    def as_json(self) -> dict[str, object]:
+        partitions = [one.as_json() for one in self.partitions]
+        return {"source": self.number, "rows": self.rows, "partitions": partitions, "counters": dict(self.counters)}
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,11 @@ class BatchReport:
     sources: tuple[SourceReport, ...]
     sink_rows: int | None
     task_counts: Mapping[str, int]
+
+    def as_json(self) -> dict[str, object]:
+        sources = [one.as_json() for one in self.sources]
+        counts = {"sinkRows": self.sink_rows, "taskCounts": dict(self.task_counts)}
+        return {"batch": self.batch, "seconds": self.seconds, "sources": sources, **counts}
 
 
 @dataclass(frozen=True)
