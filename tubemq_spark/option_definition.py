@@ -64,6 +64,11 @@ class Option(Generic[T]):
         return value
 
 
+def defined(names: Mapping[str, object]) -> tuple[Option[Any], ...]:
+    """Return the options among a module's `names`, in the order of their definitions: the documentation has it too."""
+    return tuple(one for one in tuple(names.values()) if isinstance(one, Option))
+
+
 # Options of Spark's Kafka source that users may type out of habit, and what to type instead.
 _KAFKA_OPTIONS: Mapping[str, str] = {
     "groupIdPrefix": "use option 'tubemq.group'",

@@ -11,7 +11,7 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.option_definition import Option, boolean, choice, flag, not_blank, number
+from tubemq_spark.option_definition import Option, boolean, choice, defined, flag, not_blank, number
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import (
     BROKER_PORT,
@@ -119,11 +119,7 @@ TLS_VERIFY_HOSTNAME = Option(
     shown_default="true",  # no real default, because `_tls` must know whether the option is set
 )
 
-CLIENT_OPTIONS: tuple[Option[Any], ...] = (
-    MASTER, USER, PASSWORD, PASSWORD_FILE, RPC_TIMEOUT_MS, RPC_FRAMING, RETRY_MAX_ELAPSED_MS, CONNECTIONS_IDLE_MS,
-    CONNECTIONS_SHARED, BROKER_ADDRESSES, ADMIN_ADDRESS, TLS_ENABLED, TLS_CA, TLS_CERT, TLS_KEY, TLS_KEY_PASSWORD,
-    TLS_VERIFY_HOSTNAME,
-)  # fmt: skip
+CLIENT_OPTIONS = defined(vars())
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tubemq_spark.option_definition import (
     Option,
     check_names,
     choice,
+    defined,
     flag,
     listed,
     not_blank,
@@ -50,6 +51,17 @@ MAX_IN_FLIGHT_BYTES = number(
     "how many bytes the unacknowledged messages of a task may have, each counted with 500 more; a task with more waits",
     MAX_BYTES,
 )
+FAIL, DROP, DEAD_LETTER = "fail", "drop", "deadletter"
+FAILED_ROWS = choice(
+    "failedRows",
+    (FAIL, DROP, "deadLetter"),
+    "what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
+    "dropped, counted and logged, or go to `deadLetterTopic`",
+    FAIL,
+)
+DEAD_LETTER_TOPIC = Option(
+    "deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows with `failedRows=deadLetter`"
+)
 STAMP_ROWS = flag(
     "stampRows",
     False,
@@ -79,7 +91,6 @@ EFFECTIVELY_ONCE_MAX_OFFSETS = number(
     10_000_000,
     most=2**63 - 1,
 )
-FAIL = "fail"
 EFFECTIVELY_ONCE_UNCERTAIN = choice(
     "effectivelyOnceUncertain",
     (FAIL, "sendAgain"),
@@ -158,17 +169,7 @@ COMPRESSION = Option(
     "none",
 )
 
-DROP, DEAD_LETTER = "drop", "deadletter"
-FAILED_ROWS = choice(
-    "failedRows",
-    (FAIL, DROP, "deadLetter"),
-    "what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
-    "dropped, counted and logged, or go to `deadLetterTopic`",
-    FAIL,
-)
-DEAD_LETTER_TOPIC = Option(
-    "deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows with `failedRows=deadLetter`"
-)
+SINK_OPTIONS = CLIENT_OPTIONS + defined(vars())
 
 _NEED_EFFECTIVELY_ONCE: tuple[Option[Any], ...] = (
     EFFECTIVELY_ONCE_GROUP,
@@ -176,24 +177,6 @@ _NEED_EFFECTIVELY_ONCE: tuple[Option[Any], ...] = (
     EFFECTIVELY_ONCE_UNCERTAIN,
 )
 _NEED_PACK_ROWS: tuple[Option[Any], ...] = (INLONG_PACK_BYTES, INLONG_PACK_MS)
-SINK_OPTIONS: tuple[Option[Any], ...] = (
-    *CLIENT_OPTIONS,
-    TOPIC,
-    MAX_IN_FLIGHT,
-    MAX_IN_FLIGHT_BYTES,
-    FAILED_ROWS,
-    DEAD_LETTER_TOPIC,
-    STAMP_ROWS,
-    EFFECTIVELY_ONCE,
-    *_NEED_EFFECTIVELY_ONCE,
-    RECEIPTS,
-    MESSAGE_FORMAT,
-    INLONG_PACK_ROWS,
-    *_NEED_PACK_ROWS,
-    INLONG_PACK_FORMAT,
-    INLONG_PACK_COMPRESSION,
-    COMPRESSION,
-)
 
 
 @dataclass(frozen=True)

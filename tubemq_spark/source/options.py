@@ -19,7 +19,7 @@ from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_builder import SINK_ONLY
-from tubemq_spark.option_definition import Option, check_names, choice, duration, flag, listed, number
+from tubemq_spark.option_definition import Option, check_names, choice, defined, duration, flag, listed, number
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
@@ -233,11 +233,7 @@ _STARTINGS = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSET
 _ENDINGS = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
 _LIMITS = (MAX_OFFSETS_PER_TRIGGER, MAX_BYTES_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
-# All options defined above, in their order, which is that of the documentation
-SOURCE_OPTIONS: tuple[Option[Any], ...] = (
-    *CLIENT_OPTIONS,
-    *(defined for defined in tuple(vars().values()) if isinstance(defined, Option)),
-)
+SOURCE_OPTIONS = CLIENT_OPTIONS + defined(vars())
 
 
 @dataclass(frozen=True)
