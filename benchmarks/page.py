@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import goals, results
-from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results
+from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results, Row
 from benchmarks.sizes import LAYOUTS, OWN, SIZES
 from scripts.markdown import table
 
@@ -18,7 +19,7 @@ _OTHERS = {
     "growth": "Growth with partitions, sizes of bodies and tasks",
     "memory": "Memory of a worker that reads",
     "latency": "Latency from send to row",
-    "small": "A small batch read",
+    "small": "A small micro-batch",
     "idle": "An idle query",
     "driver": "CPU time of the driver with 1000 partitions",
 }
@@ -50,24 +51,29 @@ def figures(found: Results) -> str:
 def _origin(found: Results) -> str:
     """Say where and when the figures were measured."""
     first = next(iter(found.parts.values()))
+    versions: dict[str, None] = {}  # of all parts, each once
+    for part in found.parts.values():
+        versions |= {f"{name} {version.partition('+')[0]}": None for name, version in part.versions.items()}
+    what = ", ".join(versions)
     days = sorted({part.date[:10] for part in found.parts.values()})
-    what = ", ".join(f"{name} {version.partition('+')[0]}" for name, version in first.versions.items())
     where = f"{first.machine.get('cores', '?')} cores ({first.machine.get('processor', first.machine['system'])})"
     loads = sorted(float(part.machine["load before"]) for part in found.parts.values() if "load before" in part.machine)
     load = f" Other programs ran: the load before the parts was {loads[0]:g} to {loads[-1]:g}." if loads else ""
     snapshot = " 2.5.0-SNAPSHOT is a build of that release's branch, not a release." if "SNAPSHOT" in what else ""
     return (
         f"Measured by `make bench` on {' and '.join(days)} on {where} that servers and clients share; "
-        f"{what}.{snapshot}{load} Medians of {first.settings['rounds']} rounds.\n\n"
+        f"{what}.{snapshot}{load}\n\n"
         "![Messages per second of each reader and writer](images/performance.svg)\n"
     )
 
 
 def _rates(found: Results) -> str:
     """Return messages per second of reading and writing, for both sizes and layouts."""
+    rounds = _counts(row for row in found if row.key.part in _TABLES)
     lines = [
-        "Thousand messages per second, bodies of " + " / ".join(f"{size} B" for size in SIZES) + "; in parentheses CPU "
-        "seconds of the tasks per million messages:\n"
+        f"Thousand messages or rows per second, medians of {rounds} rounds, bodies of "
+        + " / ".join(f"{size} B" for size in SIZES)
+        + "; in parentheses CPU seconds of the tasks per million:\n"
     ]
     for part, title in _TABLES.items():
         if runners := _runners(found, part):
@@ -94,14 +100,28 @@ def _runners(found: Results, part: str) -> list[str]:
 
 def _rows_of(found: Results) -> str:
     """Return the rows of the other parts, one table for each part, folded."""
-    tables: dict[str, list[list[str]]] = {}
+    parts: dict[str, list[Row]] = {}
     for row in found:
         key = row.key
-        if key.part in _OTHERS and key.quantity != CPU:
-            size = f", {_bytes(key.size)}" if key.size else ""
-            shown = f"{row.median:,.0f}" if key.quantity in (RATE, MEMORY, MILLISECONDS) else f"{row.median:.1f}"
-            tables.setdefault(key.part, []).append([f"{key.runner}{size}", shown, key.quantity])
-    return "\n".join(_folded(_OTHERS[part], table(["measured", "median", ""], rows)) for part, rows in tables.items())
+        # The rate of a session's first query is mostly that of its start.
+        if key.part in _OTHERS and key.quantity != CPU and (key.part, key.quantity) != ("memory", RATE):
+            parts.setdefault(key.part, []).append(row)
+    return "\n".join(
+        _folded(_OTHERS[part], table(["measured", f"median (values: {_counts(rows)})", ""], list(map(_measured, rows))))
+        for part, rows in parts.items()
+    )
+
+
+def _measured(row: Row) -> list[str]:
+    size = f", {_bytes(row.key.size)}" if row.key.size else ""
+    shown = f"{row.median:,.0f}" if row.key.quantity in (RATE, MEMORY, MILLISECONDS) else f"{row.median:.1f}"
+    return [f"{row.key.runner}{size}", shown, row.key.quantity]
+
+
+def _counts(rows: Iterable[Row]) -> str:
+    """Return how many values the rows have, as `1 to 3`."""
+    counts = {len(row.values) for row in rows}
+    return " to ".join(map(str, dict.fromkeys((min(counts, default=0), max(counts, default=0)))))
 
 
 def _goals(found: Results) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import goals, page, parts, results, scaling
 from benchmarks.__main__ import main
-from benchmarks.results import CPU, RATE, Key, PartResult, Results, Row
+from benchmarks.results import CPU, MEMORY, RATE, Key, PartResult, Results, Row
 from benchmarks.rounds import Recorder, Runner, Sample, alternate
 
 KEY = Key("read", "PartitionReader, one process", RATE, "own stores", 100)
@@ -108,7 +108,12 @@ def test_runners_alternate_and_the_warm_up_does_not_count() -> None:
 
 def test_the_figures_of_the_page_are_those_of_the_results() -> None:
     rows = [Row(KEY._replace(size=size), (rate,)) for size, rate in ((100, 812_000.0), (1024, 383_000.0))]
-    assert "| PartitionReader, one process | 812 / 383 |  |" in page.figures(Results([result(*rows)]))
+    rows += [Row(Key("growth", "2 tasks", RATE), values) for values in ((1.0, 3.0),)]
+    rows += [Row(Key("memory", "packs", quantity), (5.0,)) for quantity in (MEMORY, RATE)]
+    shown = page.figures(Results([result(*rows)]))
+    assert "| PartitionReader, one process | 812 / 383 |  |" in shown
+    assert "| measured | median (values: 2) |  |\n| --- | --- | --- |\n| 2 tasks | 2 | messages/s |\n" in shown
+    assert "(values: 1) |  |\n| --- | --- | --- |\n| packs | 5 | MB of memory |\n\n" in shown
 
 
 def test_small_runs_do_not_replace_the_stored_results(capsys: pytest.CaptureFixture[str]) -> None:
