@@ -17,8 +17,8 @@ class Count(Enum):
     CLAIM_WAITS = "claimWaits", "Waits for partitions that other consumers held"
     LOSSES = "losses", "Losses that were found and that failOnDataLoss=false accepted"
     LOST_ENTRIES = "lostEntries", "Index entries of these losses, where the range is known"
-    FETCHES = "fetches", "Fetches that returned messages", True
-    FETCHED_BYTES = "fetchedBytes", "Bytes of these messages, attributes and bodies", True
+    FETCHES = "fetches", "Fetches that succeeded", True
+    FETCHED_BYTES = "fetchedBytes", "Bytes of their messages, attributes and bodies", True
     RATE_LIMITS = "rateLimits", "Waits before a fetch that a rule of the cluster demanded", True
     CORRUPT = "corrupt", "Corrupt messages that were skipped or kept", True
     RESENT = "resent", "Messages that were sent again", True
