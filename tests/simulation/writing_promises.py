@@ -329,7 +329,7 @@ class Writing:
 
     def _check_lane(self, key: bytes, lane: Sequence[Entry]) -> None:
         for which, choose in (("first", min), ("last", max)):
-            last: dict[Partition, tuple[tuple[int, int], Entry]] = {}
+            last: dict[Partition, tuple[tuple[float, int, int], Entry]] = {}
             for entry in lane:
                 for partition, places in places_of(entry).items():
                     place = choose(places)
@@ -337,8 +337,8 @@ class Writing:
                         before = last[partition][1]
                         raise BrokenError(
                             "key_order",
-                            f"of key {key!r} in {partition}, the {which} copy of {entry} at {place[0]} precedes that "
-                            f"of {before} at {last[partition][0][0]}; copies: {'; '.join(map(str, before.copies))}",
+                            f"of key {key!r} in {partition}, the {which} copy of {entry} at {place[1]} precedes that "
+                            f"of {before} at {last[partition][0][1]}; copies: {'; '.join(map(str, before.copies))}",
                         )
                     last[partition] = place, entry
 

@@ -129,10 +129,13 @@ def bodies_in(message: Message, attributes: Mapping[str, str]) -> Iterable[bytes
     return [body]
 
 
-def places_of(entry: Entry) -> dict[Partition, list[tuple[int, int]]]:
-    """Return where the copies are, or were until retention removed them, by partition."""
-    found: dict[Partition, list[tuple[int, int]]] = defaultdict(list)
+def places_of(entry: Entry) -> dict[Partition, list[tuple[float, int, int]]]:
+    """Return when and where the copies were stored, by partition, but for those that a crash removed.
+
+    The time comes first, because a broker that lost its disk gives positions again.
+    """
+    found: dict[Partition, list[tuple[float, int, int]]] = defaultdict(list)
     for copy in entry.copies:
         if copy.message.lost in (None, RETENTION):
-            found[copy.message.partition].append((copy.message.position, copy.index))
+            found[copy.message.partition].append((copy.message.at, copy.message.position, copy.index))
     return found
