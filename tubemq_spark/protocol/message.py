@@ -122,9 +122,8 @@ def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
             msg_time = moment if msg_time is None else msg_time
         elif part:
             own.setdefault(key, value)
-    millis = own.get(MILLIS_KEY, "")
-    if msg_time is not None and len(millis) <= 5 and millis.isdecimal() and int(millis) < 60_000:
-        msg_time += int(millis) * 1000
+    if msg_time is not None:
+        msg_time += 1000 * (parse_millis(own.get(MILLIS_KEY, "")) or 0)
     return Attributes(own or None, msg_type, msg_time)
 
 
@@ -172,6 +171,11 @@ def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
     except ValueError:
         return None
     return int((moment - EPOCH).total_seconds()) * 1_000_000
+
+
+def parse_millis(text: str) -> int | None:
+    """Return the milliseconds since the beginning of a minute; None if invalid."""
+    return int(text) if len(text) <= 5 and text.isdecimal() and int(text) < 60_000 else None
 
 
 def parse_moment(text: str) -> datetime:

@@ -10,8 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy import bool_, int64, uint8
+    from numpy.typing import NDArray
 
 _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}  # type codes of `array`, by bits
 
@@ -37,18 +43,36 @@ def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
 
 def maps(values: Sequence[Mapping[str, str] | None], kind: pa.MapType) -> pa.MapArray:
     """Return maps of texts."""
-    sizes = accumulate((0 if value is None else len(value) for value in values), initial=0)
     entries = [entry for value in values if value is not None for entry in value.items()]
-    columns = [texts([key for key, _ in entries]), texts([value for _, value in entries])]
-    inside = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
-    offsets = pa.py_buffer(array("i", sizes))
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), offsets], children=[inside])
+    sizes = [None if value is None else len(value) for value in values]
+    return maps_of(texts([key for key, _ in entries]), texts([value for _, value in entries]), sizes, kind)
+
+
+def maps_of(keys: pa.Array, values: pa.Array, sizes: Sequence[int | None], kind: pa.MapType) -> pa.MapArray:
+    """Return maps of neighbours in `keys` and `values`, of these sizes."""
+    inside = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, len(sizes), lists(inside, sizes).buffers()[:2], children=[inside])
 
 
 def lists(values: pa.Array, sizes: Sequence[int | None]) -> pa.ListArray:
     """Return lists of neighbours in `values`, of these sizes."""
     ends = pa.py_buffer(array("i", accumulate((size or 0 for size in sizes), initial=0)))
     return pa.Array.from_buffers(pa.list_(values.type), len(sizes), [_validity(sizes), ends], children=[values])
+
+
+def slices(data: bytes | NDArray[uint8], starts: NDArray[int64], ends: NDArray[int64]) -> pa.BinaryArray:
+    """Return `data[starts[n]:ends[n]]` for each n; they follow each other in `data`, with gaps."""
+    count = max(0, 2 * len(starts) - 1)  # every second element is a gap
+    bounds = np.zeros(max(1, 2 * len(starts)), np.int32)
+    bounds[: 2 * len(starts) : 2], bounds[1::2] = starts, ends
+    together = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    return together.take(int64s(np.arange(0, count, 2)))
+
+
+def int64s(values: NDArray[int64], valid: NDArray[bool_] | None = None) -> pa.Int64Array:
+    """Return the values, null where they are not `valid`."""
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.int64(), len(values), [bits, pa.py_buffer(values)])
 
 
 def repeated(one: pa.Array, count: int) -> pa.Array:

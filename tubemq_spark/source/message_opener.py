@@ -1,77 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the messages of replies by columns: finds their attributes and bodies without a Python object for each message.
 
-Each distinct header of attributes is decoded once. Arrow copies the bodies out of the replies. `RowMaker` has the
+Equal headers of attributes are decoded once. Arrow copies the bodies out of the replies. `RowMaker` has the
 specification: it opens messages one by one, and also those for which `open_messages` returns None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from datetime import tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, COMPRESSION_KEY, MAX_ATTRIBUTES, NO_ATTRIBUTES, Attributes
+from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, COMPRESSION_KEY, MAX_ATTRIBUTES, Attributes
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.source import arrow_arrays
+from tubemq_spark.source.arrow_arrays import int64s, slices
+from tubemq_spark.source.attribute_columns import AttributeColumns, count_attributes, decode_headers
+from tubemq_spark.source.row_format import KEPT
 
 if TYPE_CHECKING:
     from numpy import int32, int64
     from numpy.typing import NDArray
 
 ATTRIBUTE_BYTES = 32  # memory that an attribute takes in a row besides its text
-_OBJECT_BYTES = 200  # of an attribute as Python objects, for each distinct header
+_PART_BYTES, _MOST_FOR_PARTS = 100, 32 << 20  # memory that `decode_headers` takes for an attribute, and for all
 _PREFIX = 4  # bytes of the attributes' size
 _COMPRESSION_KEY = COMPRESSION_KEY.encode()
 
 
 class Opened(NamedTuple):
-    """Messages of one partition. Message n has the attributes `distinct[numbers[n]]`."""
+    """Messages of one partition. Message n has the attributes of header `numbers[n]`. `kept` says for each header
+    whether its messages are corrupt and kept as they are."""
 
     ids: pa.Array
     positions: pa.Array
     bodies: pa.Array
-    distinct: Sequence[Attributes]
+    headers: AttributeColumns
+    kept: Sequence[bool]
     numbers: pa.Array
 
-    def only(self, is_wanted: Callable[[Attributes], bool]) -> Opened:
-        """Return the messages whose attributes are wanted."""
-        wanted = [is_wanted(found) for found in self.distinct]
+    def only(self, msg_types: Collection[str]) -> Opened:
+        """Return the messages of these types, and those that are kept, whose type is unknown."""
+        of_headers = zip(self.headers.msg_type.to_pylist(), self.kept, strict=True)
+        wanted = [is_kept or msg_type in msg_types for msg_type, is_kept in of_headers]
         if all(wanted):
             return self
-        kept = arrow_arrays.booleans(wanted).take(self.numbers)
+        chosen = arrow_arrays.booleans(wanted).take(self.numbers)
         ids, positions, bodies, numbers = (
-            column.filter(kept) for column in (self.ids, self.positions, self.bodies, self.numbers)
+            column.filter(chosen) for column in (self.ids, self.positions, self.bodies, self.numbers)
         )
-        return Opened(ids, positions, bodies, self.distinct, numbers)
+        return Opened(ids, positions, bodies, self.headers, self.kept, numbers)
 
     def each(self, values: pa.Array) -> pa.Array:
-        """Return the value of each message; `values` has one for each of `distinct`."""
+        """Return the value of each message; `values` has one for each header."""
         if values.null_count == len(values):
             return pa.nulls(len(self.numbers), values.type)
         return values.take(self.numbers)
 
     def attributes(self) -> list[Attributes]:
-        """Return the attributes of each message."""
-        return [self.distinct[number] for number in self.numbers.to_pylist()]
+        """Return the attributes of each message, without the time."""
+        headers = zip(self.headers.own.to_pylist(), self.headers.msg_type.to_pylist(), self.kept, strict=True)
+        found = [KEPT if is_kept else Attributes(own and dict(own), msg_type) for own, msg_type, is_kept in headers]
+        return [found[number] for number in self.numbers.to_pylist()]
 
 
 def open_messages(
     batches: Sequence[FetchedBatch],
-    decode: Callable[[bytes], Attributes | None],
+    zone: tzinfo,
     most: int,
     *,
     needs_attributes: bool = True,
     needs_bodies: bool = True,
 ) -> Opened | None:
-    """Return the opened messages. `decode` returns the attributes in a header, None if the message needs more work.
+    """Return the opened messages, with `$msgTime$` read in `zone`.
 
-    Return None for replies that did not come as columns, a wrong check sum, a header that is not whole or that `decode`
-    declines, and for more than `most` bytes of payloads and attributes. Attributes and bodies that are not needed may
-    be missing.
+    Return None for replies that did not come as columns, a wrong check sum, a header that is not whole or that
+    `decode_headers` declines, and for more than `most` bytes of payloads and attributes. Attributes and bodies that are
+    not needed may be missing.
     """
     columns = [batch.messages for batch in batches if isinstance(batch.messages, MessageColumns)]
     if not columns or len(columns) < len(batches) or not all(reply.intact.all() for reply in columns):
@@ -82,29 +91,27 @@ def open_messages(
             return None
         begins.append(begin)
     parts = list(zip(columns, begins, strict=True))
-    distinct_headers, numbers = [b""], arrow_arrays.zeros(sum(map(len, columns)))
+    headers, numbers = arrow_arrays.binaries([b""]), arrow_arrays.zeros(sum(map(len, columns)))
     if any(reply.flags.any() for reply in columns):
-        headers = pa.concat_arrays([_slices(reply.data, reply.starts, begin) for reply, begin in parts])
-        if needs_attributes or not _are_plain(headers):
-            encoded = headers.dictionary_encode()
-            distinct_headers, numbers = encoded.dictionary.to_pylist(), encoded.indices
-    attributes = np.array([header.count(b",") + 1 for header in distinct_headers], np.int64)
-    # Also bounds the number of attributes in one header, which `split_payload` limits.
-    memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[_indexes(numbers)].sum()
-    if memory + sum(reply.size for reply in columns) > most:
+        each = pa.concat_arrays(
+            [slices(reply.data, np.minimum(reply.starts + _PREFIX, begin), begin) for reply, begin in parts]
+        )
+        if needs_attributes or not _are_plain(each):
+            encoded = each.dictionary_encode()
+            headers, numbers = encoded.dictionary, encoded.indices
+    counts = count_attributes(headers)
+    memory = ATTRIBUTE_BYTES * counts[_indexes(numbers)].sum() + sum(reply.size for reply in columns)
+    if memory > most or _PART_BYTES * counts.sum() > _MOST_FOR_PARTS or counts.max(initial=0) > MAX_ATTRIBUTES:
         return None
-    distinct = []
-    for header in distinct_headers:
-        found = decode(header[_PREFIX:]) if len(header) > _PREFIX else NO_ATTRIBUTES
-        if found is None:
-            return None
-        distinct.append(found)
-    ids = _int64(np.concatenate([reply.ids for reply in columns]))
+    found = decode_headers(headers, zone)
+    if found is None:
+        return None
+    ids = int64s(np.concatenate([reply.ids for reply in columns]))
     if needs_bodies:
-        bodies = pa.concat_arrays([_slices(reply.data, begin, reply.ends) for reply, begin in parts])
+        bodies = pa.concat_arrays([slices(reply.data, begin, reply.ends) for reply, begin in parts])
     else:
         bodies = pa.nulls(len(ids), pa.binary())
-    return Opened(ids, position_column(batches), bodies, distinct, numbers)
+    return Opened(ids, position_column(batches), bodies, found, [False] * len(headers), numbers)
 
 
 def _are_plain(headers: pa.BinaryArray) -> bool:
@@ -138,7 +145,7 @@ def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:
         if known is None:
             parts.append(pa.nulls(len(batch.messages), pa.int64()))
         elif isinstance(known, range):  # as long as no entry is empty
-            parts.append(_int64(np.arange(known.start, known.stop, known.step)))
+            parts.append(int64s(np.arange(known.start, known.stop, known.step)))
         else:
             parts.append(arrow_arrays.numbers(known, pa.int64()))
     return pa.concat_arrays(parts)
@@ -147,16 +154,3 @@ def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:
 def _indexes(numbers: pa.Int32Array) -> NDArray[int32]:
     # `to_numpy` imports pandas, as `arrow_arrays` explains.
     return np.frombuffer(numbers.buffers()[1], np.int32, len(numbers), 4 * numbers.offset)
-
-
-def _int64(values: NDArray[int64]) -> pa.Int64Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-
-
-def _slices(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> pa.BinaryArray:
-    """Return `data[starts[n]:ends[n]]` for each n; they follow each other in `data`, with gaps."""
-    count = max(0, 2 * len(starts) - 1)  # every second element is a gap
-    bounds = np.zeros(max(1, 2 * len(starts)), np.int32)
-    bounds[: 2 * len(starts) : 2], bounds[1::2] = starts, ends
-    together = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return together.take(_int64(np.arange(0, count, 2)))

@@ -20,10 +20,11 @@ from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.arrow_arrays import binaries, booleans, maps, numbers, repeated, texts
+from tubemq_spark.source.arrow_arrays import binaries, booleans, numbers, repeated, texts
+from tubemq_spark.source.attribute_columns import columns_of
 from tubemq_spark.source.message_opener import Opened, open_messages, position_column
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
-from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
+from tubemq_spark.source.schema import arrow_schema
 
 _MAX_ROWS, _MAX_BYTES = 2 * ROWS, 2 * BYTES  # messages that were gathered up to ROWS or BYTES make one batch
 _SHORT_HEADER = 256  # bytes; longer headers are not cached, so that producers cannot make memory grow
@@ -76,12 +77,18 @@ class RowMaker:
         has_types = partition.topic in self._form.msg_types
         opened = open_messages(
             batches,
-            self._plain_attributes,
+            self._form.zone,
             _MAX_BYTES,
             needs_attributes=has_types or not is_raw or not _OF_HEADERS.isdisjoint(self._schema.names),
             needs_bodies=not is_raw or "value" in self._schema.names,
         )
-        return self._one_by_one(partition, batches) if opened is None else iter([opened])
+        if opened is not None:
+            yield opened
+        elif len(batches) > 1 and isinstance(batches[0].messages, MessageColumns):  # one may be the reason
+            for batch in batches:
+                yield from self._opened(partition, [batch])
+        else:
+            yield from self._one_by_one(partition, batches)
 
     def _one_by_one(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[Opened]:
         messages: list[Any] = [message for batch in batches for message in batch.messages]
@@ -89,35 +96,29 @@ class RowMaker:
         start = 0
         while start < len(messages):
             bodies, attributes = self._decode(partition, messages, start)
-            count = len(bodies)
+            is_left = [found is not _SKIPPED for found in attributes]
+            left = [found for found in attributes if found is not _SKIPPED]
+            ids = numbers([message.messageId for message in messages[start : start + len(is_left)]], pa.int64())
+            chosen = booleans(is_left)
             yield Opened(
-                numbers([message.messageId for message in messages[start : start + count]], pa.int64()),
-                positions.slice(start, count),
+                ids.filter(chosen),
+                positions.slice(start, len(ids)).filter(chosen),
                 binaries(bodies),
-                attributes,
-                numbers(range(count), pa.int32()),
+                columns_of(left),
+                [found is KEPT for found in left],
+                numbers(range(len(left)), pa.int32()),
             )
-            start += count
-
-    def _plain_attributes(self, header: bytes) -> Attributes | None:
-        """Return the attributes in a header, None if the body is compressed."""
-        found = self._attributes(header)
-        return None if type(found) is _Compressed else found
+            start += len(ids)
 
     def _attributes(self, header: bytes) -> Attributes:
         return (_decode_short if len(header) <= _SHORT_HEADER else _decode)(header, self._form.zone)
 
     def _rows(self, partition: Partition, opened: Opened) -> Iterator[pa.RecordBatch]:
-        types = self._form.msg_types.get(partition.topic)
-
-        def is_wanted(found: Attributes) -> bool:
-            """One that is kept is wanted, because its type is unknown."""
-            return found is KEPT or (found is not _SKIPPED and (types is None or found.msg_type in types))
-
         def is_kept(message_id: int, reason: str) -> bool:
             return self._bad(partition, message_id, reason) is KEPT
 
-        opened = opened.only(is_wanted)
+        if partition.topic in self._form.msg_types:
+            opened = opened.only(self._form.msg_types[partition.topic])
         names = self._schema.names
         columns = {name: _MAKERS[name](partition, opened) for name in names if name in _MAKERS}
         if self._form.message_format == "raw":
@@ -140,7 +141,8 @@ class RowMaker:
     def _decode(
         self, partition: Partition, messages: Sequence[Any], start: int
     ) -> tuple[list[bytes], list[Attributes]]:
-        """Return the bodies and attributes of messages from `start` on: at least one, and as many as fit a batch."""
+        """Return the attributes of messages from `start` on: at least one, and as many as fit a batch. And return the
+        bodies of those that are not skipped."""
         types = self._form.msg_types.get(partition.topic)
         size = 0
         bodies: list[bytes] = []
@@ -168,8 +170,9 @@ class RowMaker:
                     body = payload
                     found = self._bad(partition, message.messageId, str(error))
             size += len(payload)
-            bodies.append(body)
             attributes.append(found)
+            if found is not _SKIPPED:
+                bodies.append(body)
         return bodies, attributes
 
     def _bad(self, partition: Partition, message_id: int, reason: str) -> Attributes:
@@ -184,14 +187,14 @@ class RowMaker:
 
 _MAKERS: Mapping[str, Callable[[Partition, Opened], pa.Array]] = {
     "value": lambda _, them: them.bodies,
-    "attributes": lambda _, them: them.each(maps([found.own for found in them.distinct], ATTRIBUTES)),
-    "msg_type": lambda _, them: them.each(texts([found.msg_type for found in them.distinct])),
-    "msg_time": lambda _, them: them.each(numbers([found.msg_time for found in them.distinct], TIMESTAMP)),
+    "attributes": lambda _, them: them.each(them.headers.own),
+    "msg_type": lambda _, them: them.each(them.headers.msg_type),
+    "msg_time": lambda _, them: them.each(them.headers.msg_time),
     "topic": lambda here, them: repeated(texts([here.topic]), len(them.ids)),
     "broker_id": lambda here, them: repeated(numbers([here.broker_id], pa.int32()), len(them.ids)),
     "partition": lambda here, them: repeated(numbers([here.partition_id], pa.int32()), len(them.ids)),
     "offset": lambda _, them: them.positions,
     "message_id": lambda _, them: them.ids,
-    "corrupt": lambda _, them: them.each(booleans([found is KEPT for found in them.distinct])),
+    "corrupt": lambda _, them: them.each(booleans(them.kept)),
 }
 _OF_HEADERS = frozenset({"attributes", "msg_type", "msg_time"})
