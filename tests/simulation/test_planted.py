@@ -11,7 +11,6 @@ import pytest
 from tests.simulation.planted import FAMILIES, Fault, Player, find
 from tests.simulation.planted_faults import FAULTS
 
-HOLES = ("looked_for_without_an_answer",)
 QUICK = ("range_ends_early", "stamp_without_batch")  # found by one of the first schedules
 
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.name))
@@ -45,7 +44,5 @@ def test_schedules_find_a_fault(name: str) -> None:
 
 @pytest.mark.thorough
 @each_fault
-def test_schedules_find_each_fault(fault: Fault, request: pytest.FixtureRequest) -> None:
-    if fault.name in HOLES:
-        request.applymarker(pytest.mark.xfail(reason="only unit tests find it", strict=True))
+def test_schedules_find_each_fault(fault: Fault) -> None:
     assert_found(fault, 3000)

@@ -164,6 +164,8 @@ class WritingSchedule(OperatedSchedule):
             "feed": sorted((r.random() * horizon, r.randrange(8), r.choice((1, 3, 10))) for _ in range(6)),
             "behind_nat": r.random() < 0.15,
         }
+        if once and r.random() < 0.2:
+            _let_brokers_be_silent(setting)
         return setting
 
     def _options(self, r: random.Random, what: str, *, once: bool) -> dict[str, str]:
@@ -492,6 +494,8 @@ class WritingSchedule(OperatedSchedule):
         if planned.kind in _IN_A_BATCH and r.random() < 0.8:
             state = r.choice(_IN_A_BATCH[planned.kind])
             after = 0.01 * r.randrange(3) if state == _SENDS else 0.0
+            if planned.kind == "hang server" and planned.number // 2 % 2:
+                planned = replace(planned, strength=0.7 + 0.3 * planned.strength)  # longer than look-ups wait
             return replace(planned, moment=Moment("state", (state, r.choice((1, 1, 2, 3))), after))
         return planned
 
@@ -626,6 +630,14 @@ class WritingSchedule(OperatedSchedule):
         else:
             raise error
         app.end()
+
+
+def _let_brokers_be_silent(setting: Setting) -> None:
+    """Let brokers hang for longer than a look-up waits, and then handle what was sent before behind newer requests."""
+    setting.kinds += ("hang server",) * len(setting.kinds)
+    setting.weather = replace(setting.weather, late_after_hang=0.9, longest=8.0)
+    setting.horizon = max(setting.horizon, 60.0)
+    setting.options = {**setting.options, "tubemq.rpc.timeoutms": "1000", ELAPSED: _LONG_RETRIES}
 
 
 def _columns(r: random.Random, what: str) -> tuple[str, ...]:
