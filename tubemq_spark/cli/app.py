@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tubemq_spark.cli import broker, consume, demo, doctor, lag, offsets, produce, redrive, topics
+from tubemq_spark.cli import broker, consume, demo, doctor, groups, lag, offsets, produce, redrive, topics
 
 app = typer.Typer(
     name="tubemq-spark",
@@ -43,3 +43,4 @@ for _command in (demo.demo, broker.broker, consume.consume, produce.produce, con
 app.command()(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(offsets.app, name="offsets")
+app.add_typer(groups.app, name="groups")

@@ -24,7 +24,7 @@ from rich.text import Text
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
 from tubemq_spark.cli.output import console, print_json, print_line, print_table, table
-from tubemq_spark.cli.parameters import Group, Json, connected
+from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, checked_rows, rows_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -57,40 +57,53 @@ class GroupState:
         return {**place_of(self.partition), **values}
 
 
-def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[GroupState]:
-    """Return the group's state in each partition of the topics that it has read, or of one topic.
+def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None = None) -> dict[str, list[GroupState]]:
+    """Return the states of all groups, or of one, in each partition of the topics that they have read, or of one topic.
 
-    Raise `AdminError` if no broker knows the group, else as `AdminApi`.
+    Raises as `AdminApi`.
     """
-    states: dict[Partition, GroupState] = {}
+    found: defaultdict[str, dict[Partition, GroupState]] = defaultdict(dict)
+    which = {} if group is None else {"groupName": group}
     for broker_id, status in sorted(admin.brokers().items()):
         if str(status.get("isBrokerOnline")) == "false" and str(status.get("runStatus")) != "running":
             continue
-        claims = rows_of(admin.ask_broker(status, "admin_query_broker_all_consumer_info", groupName=group))
+        claims = rows_of(admin.ask_broker(status, "admin_query_broker_all_consumer_info", **which))
         try:
-            positions = rows_of(admin.ask_broker(status, "admin_query_offset", groupName=group))
+            positions = rows_of(admin.ask_broker(status, "admin_query_offset", **which))
         except AdminError:  # release 1.2 fails for some groups; the claims show something at least
             positions = []
         with checked_rows():
             for row in claims:
                 one = Partition(broker_id, str(row["topicName"]), int(row["partitionId"]))
-                position = None if (found := row.get("zkOffset")) is None else int(found)
-                states[one] = GroupState(one, position, int(row.get("maxOffset", 0)), str(row["consumerId"]))
-            for info in (info for row in positions for info in row["subInfo"]):
+                confirmed = row.get("zkOffset")
+                position = None if confirmed is None else int(confirmed)
+                end, client = int(row.get("maxOffset", 0)), str(row["consumerId"])
+                found[str(row["groupName"])][one] = GroupState(one, position, end, client)
+            for name, info in ((str(row["groupName"]), info) for row in positions for info in row["subInfo"]):
                 for at in info["offsets"]:
                     one = Partition(broker_id, str(info["topicName"]), int(at["partitionId"]))
                     position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
-                    holder = states[one].holder if one in states else None
-                    states[one] = GroupState(one, position, int(at["offsetMax"]), holder)
-    wanted = {one: state for one, state in states.items() if topic in (None, one.topic)}
-    known_topics = {one.topic for one, state in wanted.items() if state.position is not None or state.holder}
-    if not known_topics:
+                    holder = found[name][one].holder if one in found[name] else None
+                    found[name][one] = GroupState(one, position, int(at["offsetMax"]), holder)
+    return {name: wanted for name, states in found.items() if (wanted := _of_known_topics(states.values(), topic))}
+
+
+def _of_known_topics(states: Iterable[GroupState], topic: str | None) -> list[GroupState]:
+    wanted = [state for state in states if topic in (None, state.partition.topic)]
+    known = {state.partition.topic for state in wanted if state.position is not None or state.holder}
+    return sorted((state for state in wanted if state.partition.topic in known), key=lambda state: state.partition)
+
+
+def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[GroupState]:
+    """Return the states of one group. Raise `AdminError` if no broker knows it, else as `AdminApi`."""
+    states = states_by_group(admin, group, topic).get(group)
+    if states is None:
         what = "" if topic is None else f" in topic {topic}"
         raise AdminError(
             f"no broker has a position of group {group}{what}. Check the name; a new group appears after some seconds, "
             "and an unused one is dropped after weeks"
         )
-    return [state for one, state in sorted(wanted.items()) if one.topic in known_topics]
+    return states
 
 
 def total_lag(states: Iterable[GroupState]) -> int:
@@ -105,7 +118,7 @@ def total_lag(states: Iterable[GroupState]) -> int:
 def lag(
     connection: Connection,
     group: Group,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default="all topics")] = None,
+    topic: OnlyTopic = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the lag again and again until Ctrl-C.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, max=86_400, help="Seconds between two looks at it.")

@@ -43,6 +43,10 @@ def check_group(name: str | None) -> str | None:
 
 
 Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False, callback=check_topic)]
+OnlyTopic = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only this topic.", show_default="all topics", callback=check_topic),
+]
 Group = Annotated[str, typer.Argument(help="The name of the consumer group.", show_default=False, callback=check_group)]
 
 _CONNECTION = {

@@ -53,7 +53,7 @@ class AdminApi:
         """Make a call that needs the token."""
         if self.token is None:
             raise AuthError(
-                "changing topics needs the administration token (confModAuthToken in master.ini). Set it with "
+                "changes need the administration token (confModAuthToken in master.ini). Set it with "
                 "--token-file, in the variable TUBEMQ_ADMIN_TOKEN or in the table [admin] of the profile"
             )
         users = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": self.token}

@@ -112,15 +112,14 @@ class Administration:
         """Let only groups that were named here read the topic; remove these from its blacklist."""
         self._layouts(topic)
         rules = self._catalog.rules
-        rules.authorized.setdefault(topic, set()).update(groups)
-        rules.blacklist -= {(topic, group) for group in groups}
+        rules.authorised_topics.add(topic)
+        rules.may_consume |= {(topic, group): True for group in groups}
 
     @on_thread
     def revoke(self, topic: str, group: str) -> None:
         """Put the group on the topic's blacklist."""
         self._layouts(topic)
-        self._catalog.rules.blacklist.add((topic, group))
-        self._catalog.rules.authorized.get(topic, set()).discard(group)
+        self._catalog.rules.may_consume[topic, group] = False
 
     @on_thread
     def restrict(self, topic: str, group: str, *msg_types: str) -> None:
@@ -129,7 +128,7 @@ class Administration:
         Without types the restriction ends.
         """
         self._layouts(topic)
-        if topic not in self._catalog.rules.authorized:
+        if topic not in self._catalog.rules.authorised_topics:
             raise ConfigError(f"topic {topic} is not under authorisation: call authorize({topic!r}, …) first")
         if msg_types:
             self._catalog.rules.filters[topic, group] = frozenset(msg_types)

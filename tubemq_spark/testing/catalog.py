@@ -52,18 +52,18 @@ class BrokerEntry:
 class GroupRules:
     """Access rules for consumer groups, as the admin API sets them.
 
-    `authorized` holds the topics under authorisation, with the groups that may read each. `filters` restricts a group
-    on a topic to some msgTypes. All pairs are (topic, group).
+    A group reads a topic of `authorised_topics` if `may_consume` has it with True, another topic unless it has it with
+    False: that is the topic's black list. `filters` restricts a group to some msgTypes. Pairs are (topic, group).
     """
 
-    authorized: dict[str, set[str]] = field(default_factory=dict)
-    blacklist: set[tuple[str, str]] = field(default_factory=set)
+    authorised_topics: set[str] = field(default_factory=set)
+    may_consume: dict[tuple[str, str], bool] = field(default_factory=dict)
     filters: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     from_max: dict[str, int] = field(default_factory=dict)  # group -> id of its last order, growing
 
     def is_disabled(self, topic: str, group: str) -> bool:
         """Return True if `group` may subscribe to `topic` but receives no partitions of it."""
-        return (topic, group) in self.blacklist
+        return self.may_consume.get((topic, group)) is False
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,8 @@ def check_rules(
     topics = hash_order(topics)
     if strange := [topic for topic in hash_order(filters) if topic not in topics]:
         raise bad_request(f"Filter's Topic not subscribed :{list_text(strange)}")
-    controlled = [topic for topic in topics if topic in rules.authorized]
-    forbidden = [
-        topic for topic in controlled if group not in rules.authorized[topic] or rules.is_disabled(topic, group)
-    ]
+    controlled = [topic for topic in topics if topic in rules.authorised_topics]
+    forbidden = [topic for topic in controlled if not rules.may_consume.get((topic, group))]
     if forbidden:
         space = " " if release is Release.V1_2 else ""
         raise DeclinedError(

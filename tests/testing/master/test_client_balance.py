@@ -58,8 +58,16 @@ def test_a_deleted_topic_stays_in_the_metadata_of_its_group() -> None:
             "a#1:1:3:0,2:2:2:1",
             "a#1:1:3:0,2:2:2:1",
         ),
-        (lambda bench: bench.catalog.rules.blacklist.add(("a", "g")), "a#1:1:3:0,2:2:2:0", "a#1:1:3:0,2:2:2:0"),
-        (lambda bench: bench.catalog.rules.blacklist.add(("a", "g2")), "a#1:1:3:1,2:2:2:1", "a#1:1:3:1,2:2:2:1"),
+        (
+            lambda bench: bench.catalog.rules.may_consume.update({("a", "g"): False}),
+            "a#1:1:3:0,2:2:2:0",
+            "a#1:1:3:0,2:2:2:0",
+        ),
+        (
+            lambda bench: bench.catalog.rules.may_consume.update({("a", "g2"): False}),
+            "a#1:1:3:1,2:2:2:1",
+            "a#1:1:3:1,2:2:2:1",
+        ),
     ],
 )
 def test_the_status_of_brokers(change: Callable[[MasterBench], object], old: str, new: str) -> None:

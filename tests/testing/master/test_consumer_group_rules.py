@@ -70,15 +70,16 @@ def test_subscribe_infos_of_a_wrong_shape(text: str) -> None:
 def test_groups_that_are_not_authorised(message: Callable[..., Any], release: Release, space: str) -> None:
     bench = MasterBench(release)
     rules = bench.catalog.rules
-    rules.authorized["a"] = {"other"}
+    rules.authorised_topics.add("a")
+    rules.may_consume["a", "other"] = True
     text = "[unAuthorized Group] c1's consumerGroup not authorized by administrator, unAuthorizedTopics"
     reply = bench.call(message())
     assert (reply.errCode, reply.errMsg) == (450, f"{text}{space}: [a]")
-    rules.authorized["a"].add("g")
+    rules.may_consume["a", "g"] = True
     assert bench.call(message()).errCode == 200
-    rules.blacklist.add(("a", "g"))
+    rules.may_consume["a", "g"] = False
     assert bench.call(message("c2")).errCode == 450
-    del rules.authorized["a"]
+    rules.authorised_topics.clear()
     assert bench.call(message("c2")).errCode == 200
 
 
@@ -98,7 +99,8 @@ def test_groups_that_may_read_only_some_types(allowed: set[str], conditions: lis
         bench.register_v2("c0", topicCondition=["a#other"]).errCode == 200
     )  # without authorisation, restrictions do not apply
     bench.close("c0")
-    bench.catalog.rules.authorized["a"] = {"g"}
+    bench.catalog.rules.authorised_topics.add("a")
+    bench.catalog.rules.may_consume["a", "g"] = True
     reply = bench.register_v2(topicCondition=conditions)
     if text is None:
         assert reply.errCode == 200

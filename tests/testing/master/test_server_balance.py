@@ -133,14 +133,14 @@ def test_closed_topics_and_blacklisted_groups_are_not_assigned() -> None:
     bench = MasterBench()
     bench.catalog.topics["a"][1].accept_subscribe = False
     bench.catalog.brokers[2].accept_subscribe = False
-    bench.catalog.rules.blacklist.add(("a", "g2"))
+    bench.catalog.rules.may_consume["a", "g2"] = False
     one, two = Consumer(bench, "c1"), Consumer(bench, "c2", "g2")
     run(bench, [one, two])
     bench.catalog.topics["a"][1].accept_subscribe = True
     run(bench, [one, two])
     assert one.keys == {"1:a:0", "1:a:1", "1:a:2"}
     assert two.keys == set()
-    bench.catalog.rules.blacklist.add(("a", "g"))
+    bench.catalog.rules.may_consume["a", "g"] = False
     run(bench, [one, two])
     assert one.keys == set()
 

@@ -10,6 +10,11 @@ registered there, and its permissions, filters and rate limits count for what th
 from __future__ import annotations
 
 
+def working_groups(group: str) -> set[str]:
+    """Return all working groups of a group."""
+    return {stream_group(group), batch_group(group), look_group(group)}
+
+
 def stream_group(group: str) -> str:
     """Return the group in which the tasks of a streaming query read."""
     return f"{group}_read"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tubemq_spark.protocol.constants import BROKER_TLS_PORT, OFFSET_HISTORY
@@ -46,6 +47,9 @@ class MasterWebApi:
             "admin_delete_topic_info": self._delete_topic,
             "admin_remove_topic_info": self._remove_topic,
             "admin_reload_broker_configure": self._reload,
+            "admin_set_topic_authorize_control": self._control,
+            "admin_add_authorized_consumergroup_info": partial(self._set_group, may_consume=True),
+            "admin_add_black_consumergroup_info": partial(self._set_group, may_consume=False),
         }
 
     def __call__(self, params: Params) -> WebAnswer | Redirect:
@@ -191,6 +195,19 @@ class MasterWebApi:
                 running = self._catalog.layout(name, broker_id) or record.layout
                 self._servers.deploy(name, broker_id, record.layout.grown(running.partitions, running.stores))
         return _data([{"brokerId": one, "success": True, "errCode": 200, "errInfo": "Ok!"} for one in brokers])
+
+    def _control(self, params: Params) -> WebAnswer:
+        topics = names_in(params, "topicName")
+        if params.get("isEnable", "").lower() == "true":
+            self._catalog.rules.authorised_topics |= topics
+        else:
+            self._catalog.rules.authorised_topics -= topics
+        return _data([])
+
+    def _set_group(self, params: Params, *, may_consume: bool) -> WebAnswer:
+        groups, topics = names_in(params, "groupName"), names_in(params, "topicName")
+        self._catalog.rules.may_consume |= {(topic, group): may_consume for topic in topics for group in groups}
+        return _data([])
 
     @property
     def _catalog(self) -> Catalog:

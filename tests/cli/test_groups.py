@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups through the HTTP APIs: the list, and who may read a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import messages
+from tests.cli.conftest import Run
+from tests.clusters import Cluster
+from tests.real import admin
+from tests.waiting import wait_until
+from tubemq_spark.cli.reading import GroupMember
+from tubemq_spark.client.consumer.working_group import stream_group
+from tubemq_spark.protocol.metadata import Partition
+
+
+def test_the_list_has_groups_in_use_but_not_their_working_groups(named: Cluster, run: Run, group: str) -> None:
+    topic = named.new_topic("one")
+    messages.send(named, messages.numbered(messages.partitions(named, topic), 10))
+    with (
+        GroupMember(messages.settings(named), group, topic) as member,
+        GroupMember(messages.settings(named), stream_group(group), topic) as working,
+    ):
+        member.claims.take({Partition(1, topic, 0): 28, Partition(2, topic, 0): 140})
+        working.claims.take({Partition(1, topic, 0): 0, Partition(2, topic, 0): 0})
+        row = {"group": group, "topics": [topic], "lag": 4, "clients": 1}
+
+        def found() -> list[dict[str, object]]:  # release 2.5 shows a new group after some seconds
+            return [one for one in run("groups", "list", "--json").json if str(one["group"]).startswith(group)]
+
+        wait_until(lambda: found() == [row])
+        piped = run("groups", "list", "--topic", topic)
+        assert piped.stdout.splitlines()[0].split() == ["group", "topics", "lag", "clients"]
+        assert [group, topic, "4", "1"] in [line.split() for line in piped.stdout.splitlines()]
+    assert run("groups", "list", "--topic", "no_such_topic", "--json").json == []
+
+
+@pytest.fixture
+def authorised_topic(named: Cluster) -> Iterator[str]:
+    """A topic that only named groups may read."""
+    topic = named.new_topic("one")
+
+    def require(is_required: bool) -> None:
+        call = {"method": "admin_set_topic_authorize_control", "topicName": topic, "isEnable": is_required}
+        admin.call(f"http://{named.web_master}/webapi.htm", {**call, "confModAuthToken": named.admin_token})
+
+    require(True)
+    yield topic
+    require(False)
+
+
+def test_a_group_is_allowed_blocked_and_allowed_again(authorised_topic: str, run: Run, group: str) -> None:
+    def may_read() -> bool:
+        done = run("offsets", "reset", group, authorised_topic, "--to", "earliest", "--yes")
+        assert done.returncode == 0 or "450 CONSUME_GROUP_FORBIDDEN" in done.stderr, done
+        return done.returncode == 0
+
+    assert not may_read()
+    for command, text in (("allow", "is authorised for"), ("block", "is on the black list of")) * 2:
+        done = run("groups", command, authorised_topic, group)
+        assert (done.returncode, done.stdout) == (0, f"group {group} {text} topic {authorised_topic}\n"), done
+        assert may_read() is (command == "allow")
+
+
+@pytest.mark.parametrize("command", ["allow", "block"])
+def test_an_unknown_topic_is_refused(named: Cluster, run: Run, command: str) -> None:
+    done = run("groups", command, "no_such_topic", "anybody")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no topic no_such_topic" in done.stderr

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tubemq-spark groups`: list consumer groups, and say which of them may read a topic, through the HTTP APIs.
+
+A master keeps one record for each group and topic, which allows or forbids (wire: WebGroupConsumeCtrlHandler).
+"""
+
+from __future__ import annotations
+
+import typer
+
+from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.lag import states_by_group, total_lag
+from tubemq_spark.cli.output import print_line, print_rows
+from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
+from tubemq_spark.cli.topics import existing
+from tubemq_spark.client.admin_api import AdminApi, check_rows
+from tubemq_spark.client.consumer.working_group import working_groups
+
+app = typer.Typer(
+    no_args_is_help=True, help="List consumer groups, allow and block them. Uses the HTTP APIs of master and brokers."
+)
+
+
+@app.command("list")
+@connected(admin=True)
+def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json = False) -> None:
+    """List the groups that brokers know, with the topics, the lag and the number of clients of each.
+
+    The groups in which the tasks of a Spark query read belong to its tubemq.group and are not shown.
+    """
+    found = states_by_group(connection.admin, topic=topic)
+    hidden = {name for group in found for name in working_groups(group)}
+    rows = [
+        {
+            "group": group,
+            "topics": sorted({one.partition.topic for one in states}),
+            "lag": None if all(one.lag is None for one in states) else total_lag(states),
+            "clients": len({one.holder for one in states} - {None}),
+        }
+        for group, states in sorted(found.items())
+        if group not in hidden
+    ]
+    print_rows(rows, {name: name for name in ("group", "topics", "lag", "clients")}, as_json=as_json)
+
+
+@app.command("allow")
+@connected(token=True)
+def allow_group(connection: Connection, topic: Topic, group: Group) -> None:
+    """Authorise a group for a topic, and take it off the topic's black list.
+
+    Only topics that require authorisation (admin_set_topic_authorize_control) need that.
+    """
+    _change(connection.admin, topic, group, "admin_add_authorized_consumergroup_info")
+    print_line(f"group {group} is authorised for topic {topic}")
+
+
+@app.command("block")
+@connected(token=True)
+def block_group(connection: Connection, topic: Topic, group: Group) -> None:
+    """Put a group on a topic's black list.
+
+    If the topic requires authorisation, the master refuses the group when a client registers the next time. Of other
+    topics, TubeMQ's own consumers get no partitions, but Spark queries go on.
+    """
+    _change(connection.admin, topic, group, "admin_add_black_consumergroup_info")
+    print_line(f"group {group} is on the black list of topic {topic}")
+
+
+def _change(admin: AdminApi, topic: str, group: str, method: str) -> None:
+    existing(admin, topic)
+    check_rows(admin.change(method, topicName=topic, groupName=group), f"changing what group {group} may read")
