@@ -30,6 +30,7 @@ _JVM = (
     "-XX:-UsePerfData",
     "-Dorg.apache.logging.log4j.level=WARN",
     "-Dtubemq.home=.",
+    "-Duser.timezone=UTC",  # of times that brokers record
     "-Dzookeeper.forceSync=no",  # nothing here survives a crash of the machine
 )
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # halves the CPU time of a start

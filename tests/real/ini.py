@@ -92,6 +92,7 @@ def write_broker(
         "transferSize": 524288,
         "consumerRegTimeoutMs": 35000,
         "heartbeatPeriodMs": 1000,
+        "groupOffsetScanDurMs": 30000,
         **options,
     }
     offsets = {"zkNodeRoot": _ZK_ROOT, "zkServerAddr": zookeeper}

@@ -126,7 +126,8 @@ class TopicReader:
         extents = self._prober.extents(wanted)
         if isinstance(place, datetime):
             moment = outside_repeated_hour(place, self.zone, is_end=is_end)
-            return find_positions(self._visitor, dict.fromkeys(wanted, microseconds_of(moment)), extents, self.zone)
+            moments = dict.fromkeys(wanted, microseconds_of(moment))
+            return find_positions(self._visitor, moments, extents, self.zone, is_end=is_end)
         at = {one: place if place >= 0 else end + place * UNIT for one, (_, end) in extents.items()}
         return {one: max(begin, min(at[one], end)) for one, (begin, end) in extents.items()}
 

@@ -201,6 +201,11 @@ class Search:
     def is_hopeless(self) -> bool:
         return self._state is SearchState.HOPELESS
 
+    def finish(self, position: int) -> None:
+        """End the search with this position."""
+        self._state = SearchState.DONE
+        self._low = position
+
     def found(self, begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> bool:
         """Process a probe: the seek led to `begin`, the fetches to `outcomes`, and the store ended at `max_offset`.
 
@@ -237,7 +242,7 @@ class Search:
             begin = max(self._earliest, self._low - UNIT - self._neighbourhood)
             self._reading = _Reading(begin, self._end, _BOUNDED)
             if begin >= self._end:
-                self._finish(self._end)
+                self.finish(self._end)
 
     def _pinpoint(self, low: int, high: int) -> None:
         """The wanted message is in [low, high)."""
@@ -246,7 +251,7 @@ class Search:
         if high - low > UNIT:
             self._reading = _Reading(_middle(low, high), high, self._usual_fetches)
         else:
-            self._finish(min(low, self._end))
+            self.finish(min(low, self._end))
 
     def _read_on(self, windows: Sequence[_Window]) -> None:
         """No message of `windows` decides."""
@@ -267,10 +272,6 @@ class Search:
             self._reading = _Reading(self._samples.pop(), self._end, _ONE)
         else:
             self._state = SearchState.HOPELESS
-
-    def _finish(self, position: int) -> None:
-        self._state = SearchState.DONE
-        self._low = position
 
     # What probes found
 
@@ -320,7 +321,7 @@ class Search:
                     self._reading = _Reading(low + UNIT, high, _ONE)
                 return
         if over:
-            self._finish(self._end)
+            self.finish(self._end)
         else:
             self._read_on(windows)
 

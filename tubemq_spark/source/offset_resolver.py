@@ -73,7 +73,9 @@ class OffsetResolver:
         zone = self._options.rows.zone
         outside = {one: outside_repeated_hour(moment, zone, is_end=is_end) for one, moment in moments.items()}
         wanted = {one: microseconds_of(moment) for one, moment in outside.items()}
-        return find_positions(self._prober.visitor, wanted, self._prober.extents(wanted), zone) if wanted else {}
+        if not wanted:
+            return {}
+        return find_positions(self._prober.visitor, wanted, self._prober.extents(wanted), zone, is_end=is_end)
 
     def _resolve(
         self,

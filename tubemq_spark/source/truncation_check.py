@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
-from tubemq_spark.client.consumer.time_search import run_searches
+from tubemq_spark.client.consumer.search_runner import run_searches
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned

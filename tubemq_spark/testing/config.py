@@ -67,6 +67,7 @@ class ServerConfig:
     offset_flush_interval: float = 5.0  # between two writes of confirmed positions to the table
     offset_file_interval: float = 6.0  # and of the table to the file, in release 2.1 and later
     visit_token_check_in_valid_time: float = 120.0  # for which a broker accepts any visit token after it registered
+    group_offset_scan_dur: float = 60.0  # between two records in the topic __offset_history__
     group_offset_expiry: float = 20 * 24 * 3600.0  # in release 2.1 and later
 
     # Settings of the embedded server only: where brokers start in the wave of message ids (ids rise until 2199 s and

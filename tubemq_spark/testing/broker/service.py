@@ -9,16 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, NO_CHECK_SUM, Method, OpType, ServiceType
+from tubemq_spark.protocol.constants import (
+    MESSAGE_SIZE_SLACK,
+    NO_CHECK_SUM,
+    OFFSET_HISTORY,
+    Method,
+    OpType,
+    ServiceType,
+)
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.message import check_sum
+from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, check_sum
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.flow_control import FlowControl, ReadQuota
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.offset_history import history_messages
 from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.broker.topic_stores import TopicStores, WrongPartitionError
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
-from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, bad_shape, optional
 from tubemq_spark.testing.java import filter_code, is_blank, trim
@@ -83,6 +91,7 @@ class BrokerService:
         self._clock = clock
         self._authorize = authorize
         self._next_tick = clock.now() + _TICK
+        self._history_due = Period(clock, config.group_offset_scan_dur)
         self._message_ids = MessageIds(clock, config.message_id_phase)
         # The broker publishes one object under both service types, so either type reaches all methods.
         methods: dict[Method, Handler] = {
@@ -126,6 +135,15 @@ class BrokerService:
             self.offsets.commit(key, False)
         self.stores.tick()
         self.offsets.tick()
+        if self._history_due.is_due():
+            self._record_history()
+
+    def _record_history(self) -> None:
+        store = self.stores.open(*self.stores.layout(OFFSET_HISTORY), 0)
+        now = self._clock.wall_ms()
+        for one in history_messages(self.broker_id, self._config.release, now, self.offsets, self.stores):
+            ids = self._message_ids.next(), check_sum(one.payload)
+            store.append(one.partition_id, one.code, *ids, ATTRIBUTES_FLAG, one.payload)
 
     # -- sends ---------------------------------------------------------------------------------------------------
 
