@@ -98,6 +98,7 @@ def test_no_answer_of_a_master_ends_a_command_with_a_traceback(
 
 def test_a_client_of_a_group_commands_no_terminal(run: Run) -> None:
     evil = {
+        "groupName": "my_group",
         "topicName": "t\x1b[2J",
         "partitionId": 0,
         "consumerId": "evil\x1b]0;x\x07\u202e",
