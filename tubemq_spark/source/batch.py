@@ -27,6 +27,7 @@ from tubemq_spark.errors import TimestampMissingError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
+from tubemq_spark.source.expired_data import without_expired
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
@@ -95,7 +96,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
             at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
             earliest = {one: position.group for one, position in at.items()}
         resolver = OffsetResolver(options, prober)
-        starts = resolver.starting(at, earliest)
+        starts = without_expired(resolver.starting(at, earliest), options, session, prober)
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if pushed is not None:
             to_read = _narrowed(to_read, options, session, pushed, resolver)

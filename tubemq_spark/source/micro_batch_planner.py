@@ -28,6 +28,7 @@ from tubemq_spark.protocol.data_loss import loss_of, lost_tails
 from tubemq_spark.protocol.log_fingerprint import Fingerprints, Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.empty_partitions import empty_partitions
+from tubemq_spark.source.expired_data import without_expired
 from tubemq_spark.source.input_partition import TubeMQInputPartition, exclusive_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
@@ -282,7 +283,8 @@ class MicroBatchPlanner:
         claims.hold(wanted, read_status(options))
         if self._first is None:
             at = {partition: claims.position(partition) for partition in wanted}
-            self._first = OffsetResolver(options, self._prober).starting(at)
+            starts = OffsetResolver(options, self._prober).starting(at)
+            self._first = without_expired(starts, options, self._session, self._prober)
         return self._partitions.present(self._first)
 
     def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:

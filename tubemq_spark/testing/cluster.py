@@ -202,11 +202,12 @@ class EmbeddedTubeMQ(Administration):
         """Write the messages in memory into files, where a crash does not lose them."""
         self._each_store(topic, Store.flush, store_id, broker_id)
 
-    def expire(self, topic: str, keep: int = 0) -> None:
-        """Apply retention: delete all but the last `keep` messages of each store."""
+    def expire(self, topic: str, keep: int = 0, *, data_only: bool = False) -> None:
+        """Apply retention: delete all but the last `keep` messages of each store. With `data_only` their entries stay
+        in the index, as where data files expire before index files."""
         if keep < 0:
             raise ConfigError(f"expire keeps 0 messages or more, not {keep}")
-        self._each_store(topic, lambda store: store.keep(keep))
+        self._each_store(topic, lambda store: store.keep(keep, data_only=data_only))
 
     @on_thread
     def claims(self) -> dict[tuple[str, str, int, int], str]:

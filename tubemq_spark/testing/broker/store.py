@@ -287,10 +287,15 @@ class Store:
         self._begin_block(self._block.data_start)
         self._commit()
 
-    def keep(self, entries: int) -> None:
-        """Delete all but the last `entries` entries."""
+    def keep(self, entries: int, *, data_only: bool = False) -> None:
+        """Delete all but the last `entries` entries, or only their messages."""
         self.flush()
         first = max(self._file_end - entries, self._segments[0].first)
+        if data_only:
+            for segment in self._segments:
+                count = max(0, first - segment.first)
+                segment.entries[:count] = [entry._replace(wire=None) for entry in segment.entries[:count]]
+            return
         while self._segments[0].end <= first and self._drop_segment():
             pass
         oldest = self._segments[0]
