@@ -15,7 +15,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from datetime import tzinfo
 from itertools import groupby
+from typing import NamedTuple
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from tubemq_spark.compression import decompress
@@ -24,7 +26,7 @@ from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.message import MAX_ATTRIBUTES
 from tubemq_spark.protocol.pb.ProxySdk_pb2 import MessageObj
 from tubemq_spark.protocol.varint import read_varint
-from tubemq_spark.source.arrow_arrays import binaries
+from tubemq_spark.source.arrow_arrays import binaries, slices
 from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, Inside, microseconds, since_1970, unpack
 
 _PLAIN, _V1, _V0 = 0, 1, 2
@@ -34,10 +36,11 @@ _CODEC_NAMES = {"NONE": 0, "INLONG_GZ": 1, "INLONG_SNAPPY": 2}  # since DataProx
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 _GZIP, _GZIP_MAGIC = 31, b"\x1f\x8b\x08"
-_MSGS, _PARAMS = 1 << 3 | 2, 4 << 3 | 2  # tags in `MessageObjs` and `MessageObj`
+_MSGS = 1 << 3 | 2  # the tag in `MessageObjs`
+_TIME, _IP, _BODY, _PARAMS = 1 << 3, 2 << 3 | 2, 3 << 3 | 2, 4 << 3 | 2  # tags in `MessageObj`
+_INCOMPLETE = "its MessageObjs have a message without msgTime, sourceIp or body"
 _FIXED = {1: 8, 5: 4}  # bytes of a field by its wire type
 _MAX_VARINT = 10  # bytes
-_CHUNK = 1000  # messages that are decoded together
 
 
 def open_message(
@@ -56,8 +59,7 @@ def open_message(
     group, stream = own.get("inlongGroupId"), own.get("inlongStreamId")
     if version == _PLAIN:
         return iter([(Head.of(own, group, stream, since_1970(own.get("msgTime", ""))), binaries([body]))])
-    parts = _checked(_plain(body, own.get("compressType", "0"), most), most, each)
-    return _messages(parts, group, stream)
+    return _messages(_split(_plain(body, own.get("compressType", "0"), most), most, each), group, stream)
 
 
 def _version(own: Mapping[str, str]) -> int | None:
@@ -107,36 +109,92 @@ def _gunzip(data: bytes, most: int) -> bytes:
     return plain
 
 
-def _checked(data: bytes, most: int, each: int) -> list[bytes]:
-    """Return each `MessageObj` of a `MessageObjs`, encoded. Raise `ProtocolError` unless all can be read.
+class _Messages(NamedTuple):
+    """The messages of a `MessageObjs`: the body of message n is `data[starts[n]:ends[n]]`. `rests[n]` is the encoded
+    `MessageObj` without it."""
 
-    They are decoded again one by one, because they take much more memory than their bytes.
+    data: bytes
+    starts: list[int]
+    ends: list[int]
+    rests: list[bytes]
+
+
+def _split(data: bytes, most: int, each: int) -> _Messages:
+    """Divide a `MessageObjs`. Raise `ProtocolError` unless all its messages can be read.
+
+    Most messages of a pack differ in their bodies only, so each other part is decoded once.
     """
-    parts = []
+    found = _Messages(data, [], [], [])
+    sizes: dict[bytes, int] = {}  # of the attributes in a rest
     room = most
     try:
-        for part in _fields(data, _MSGS):
-            # A byte that may be the tag of an attribute is rare, except in texts.
-            if part.count(_PARAMS) >= MAX_ATTRIBUTES and sum(1 for _ in _fields(part, _PARAMS)) > MAX_ATTRIBUTES:
-                raise ProtocolError(f"its MessageObjs have a message of more than {MAX_ATTRIBUTES} attributes")
-            found = MessageObj.FromString(part)
-            if not found.IsInitialized():
-                raise ProtocolError("its MessageObjs have a message without msgTime, sourceIp or body")
-            room -= MESSAGE_BYTES + each + len(part) + ATTRIBUTE_BYTES * len(found.params)
+        for _, begin, end in _fields(data, 0, len(data), _MSGS):
+            start, stop, rest = _usual_body(data, begin, end) or _last_body(data, begin, end)
+            if (size := sizes.get(rest)) is None:
+                obj = _decoded(rest)
+                if obj.HasField("body"):  # another one
+                    start, stop, rest = _last_body(data, begin, end)
+                size = sizes[rest] = ATTRIBUTE_BYTES * len(obj.params)
+            room -= MESSAGE_BYTES + each + end - begin + size
             if room < 0:
                 raise ProtocolError(
                     f"its MessageObjs take more than {most} bytes, the limit of option 'maxUnpackedBytes'"
                 )
-            parts.append(part)
+            found.starts.append(start)
+            found.ends.append(stop)
+            found.rests.append(rest)
     except (DecodeError, IndexError):
         raise ProtocolError("its body is not a whole MessageObjs, the protobuf of version 1") from None
-    return parts
+    return found
 
 
-def _fields(data: bytes, wanted: int) -> Iterator[bytes]:
-    """Yield the values of a field of bytes. Raise `IndexError` for data that is not whole."""
-    at, end = 0, len(data)
+def _usual_body(data: bytes, at: int, end: int) -> tuple[int, int, bytes] | None:
+    """Return where the body of the `MessageObj` at `at` begins and ends, and the rest; None if the fields do not come
+    in the order of their numbers."""
+    begin = at
+    if data[at] != _TIME:
+        return None
+    at += 1
+    while data[at] >= 0x80:
+        at += 1
+    at += 1
+    if data[at] != _IP or data[at + 1] >= 0x80:
+        return None
+    at += 2 + data[at + 1]
+    if data[at] != _BODY:
+        return None
+    size, start = _varint(data, at + 1)
+    stop = start + size
+    return None if stop > end else (start, stop, data[begin:at] + data[stop:end])
+
+
+def _last_body(data: bytes, begin: int, end: int) -> tuple[int, int, bytes]:
+    """Return the same of any `MessageObj`. Of several bodies the last one counts."""
+    bodies = list(_fields(data, begin, end, _BODY))
+    if not bodies:
+        raise ProtocolError(_INCOMPLETE)
+    ends = [begin, *(stop for *_, stop in bodies)]
+    begins = [*(field for field, *_ in bodies), end]
+    rest = b"".join(data[start:stop] for start, stop in zip(ends, begins, strict=True))
+    return *bodies[-1][1:], rest
+
+
+def _decoded(rest: bytes) -> MessageObj:
+    # A byte that may be the tag of an attribute is rare, except in texts.
+    params = _fields(rest, 0, len(rest), _PARAMS)
+    if rest.count(_PARAMS) >= MAX_ATTRIBUTES and sum(1 for _ in params) > MAX_ATTRIBUTES:
+        raise ProtocolError(f"its MessageObjs have a message of more than {MAX_ATTRIBUTES} attributes")
+    found = MessageObj.FromString(rest)
+    if not (found.HasField("msgTime") and found.HasField("sourceIp")):
+        raise ProtocolError(_INCOMPLETE)
+    return found
+
+
+def _fields(data: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int, int]]:
+    """Yield where fields of bytes begin, and where their values begin and end. Raise `IndexError` for data that is not
+    whole."""
     while at < end:
+        begin = at
         tag, at = _varint(data, at)
         start = at
         if not 8 <= tag < 1 << 32:
@@ -151,7 +209,7 @@ def _fields(data: bytes, wanted: int) -> Iterator[bytes]:
         if at > end:
             raise IndexError
         if tag == wanted:
-            yield data[start:at]
+            yield begin, start, at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -161,16 +219,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return number, end
 
 
-def _messages(parts: list[bytes], group: str | None, stream: str | None) -> Inside:
-    """Yield the messages, neighbours with the same time and attributes together."""
-    for start in range(0, len(parts), _CHUNK):
-        objs = [MessageObj.FromString(part) for part in parts[start : start + _CHUNK]]
-        bodies = binaries([one.body for one in objs])
-        at = 0
-        for (time, attributes), same in groupby(objs, _head):
-            end = at + sum(1 for _ in same)
-            yield Head.of(attributes, group, stream, time), bodies[at:end]
-            at = end
+def _messages(found: _Messages, group: str | None, stream: str | None) -> Inside:
+    """Yield the messages, neighbours that differ in their bodies only together. Heads take much more memory than their
+    bytes, so they are made one by one."""
+    bodies = slices(found.data, np.array(found.starts, np.int64), np.array(found.ends, np.int64))
+    at = 0
+    for rest, same in groupby(found.rests):
+        end = at + sum(1 for _ in same)
+        time, attributes = _head(MessageObj.FromString(rest))
+        yield Head.of(attributes, group, stream, time), bodies[at:end]
+        at = end
 
 
 def _head(obj: MessageObj) -> tuple[int | None, dict[str, str]]:
