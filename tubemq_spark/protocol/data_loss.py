@@ -30,8 +30,8 @@ def lost_tails(
         found = f"the store ends at {log_ends[partition]}" if is_short else f"the store has other messages from {at} on"
         text = (
             f"{partition}: {found}, but the query has read up to {asked}: the broker lost [{at}, {asked}) after it was "
-            "read and uses the positions for other messages, the topic was created again, or the checkpoint belongs to "
-            "another cluster"
+            "read and uses the positions for other messages, retention removed their data and not yet their index, the "
+            "topic was created again, or the checkpoint belongs to another cluster"
         )
         losses[partition] = loss_of(partition, text, asked=asked, offered=at)
     return losses
