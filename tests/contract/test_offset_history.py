@@ -88,6 +88,7 @@ def test_a_time_is_found_in_the_records_of_the_broker(
         for moment, zone in ((first - 30 * _MINUTE, "UTC"), (first, "Asia/Tokyo"), (first, "America/Lima")):
             assert found(moment, zone) == 20  # nothing is known of this time, or the zone is not that of the broker
             assert "[no-message-times]" in caplog.text
+            assert ("[records-not-of-today]" in caplog.text) is (zone != "UTC")
         options = {"tubemq.master": cluster.master, "tubemq.group": group, "subscribe": topic}
         options |= {"startingtimestamp": str(second // 1000), "tubemq.rpc.framing": cluster.framing}
         (part,) = plan_batch(SourceOptions.read(options, streaming=False))

@@ -96,11 +96,25 @@ def test_a_start_whose_data_expired_before_its_index(start: Start, streaming: bo
     fill(tubemq, "t", 50)
     tubemq.expire("t", keep=10, data_only=True)
     tubemq.move_group("reports", "t", 1, 0, 5 * UNIT)
-    given = {"tubemq_group": "reports", "failOnDataLoss": str(fail).lower()}
+    given: dict[str, Any] = {"tubemq_group": "reports", "failOnDataLoss": str(fail).lower()}
     given["startingOffsets"] = place if place == "group" else {"t": {"1:0": place}}
     with pytest.raises(DataLossError, match=r"\[140, 1120\).*failOnDataLoss") if fail else nullcontext():
         rows = Stream(tubemq, "t", **given).run()[0] if streaming else read_batch(tubemq, "t", **given)
         assert [row["offset"] // UNIT for row in rows] == list(range(40, 50))
+
+
+@pytest.mark.parametrize("keep", [10, 0])
+def test_partitions_of_a_store_lose_their_data_together(start: Start, keep: int) -> None:
+    tubemq = start({"t": 3})
+    fill(tubemq, "t", 60)
+    first = {"1:0": 30 * UNIT, "1:1": 45 * UNIT, "1:2": 52 * UNIT}
+    tubemq.expire("t", keep=keep, data_only=True)
+    with pytest.raises(DataLossError) as caught:
+        read_batch(tubemq, "t", startingOffsets={"t": first})
+    assert (caught.value.partition, caught.value.asked, caught.value.offered) == (0, 30 * UNIT, (60 - keep) * UNIT)
+    rows = read_batch(tubemq, "t", startingOffsets={"t": first}, failOnDataLoss="false")
+    left = [one.body for one in tubemq.messages("t") if one.offset >= first[f"1:{one.partition}"]]
+    assert sorted(bodies(rows)) == sorted(left)
 
 
 @pytest.mark.parametrize("at", [0, 40, 41])

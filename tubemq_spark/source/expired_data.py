@@ -10,56 +10,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.probe import Prober
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.data_loss import loss_of
+from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
-from tubemq_spark.source.input_partition import knows_offsets
 from tubemq_spark.source.options import SourceOptions
+
+_MOST_PARTITIONS = 32  # of a store that is checked: each of them is probed
 
 
 def without_expired(
     starts: Mapping[Partition, int], options: SourceOptions, session: ConsumerSession, prober: Prober
 ) -> dict[Partition, int]:
     """Return `starts`, behind expired messages at positions of the user or the group. Report the loss of these to the
-    loss policy. Only partitions that own their stores can be checked. Raises as `Prober.extents`."""
+    loss policy. Raises as `Prober.extents`."""
     places = options.starting.of(starts)
-    asked = {
-        one: start
-        for one, start in starts.items()
-        if (isinstance(places[one], int) or places[one] == GROUP) and knows_offsets(options, session, one)
+    asked = {one: at for one, at in starts.items() if isinstance(places[one], int) or places[one] == GROUP}
+    first = _first_positions(prober, session.cluster, asked) if asked else {}
+    behind = {one: first[one.store] for one, start in asked.items() if start < first.get(one.store, start)}
+    for partition, position in behind.items():
+        lost = f"[{asked[partition]}, {position})"
+        text = f"{partition}: retention removed the messages in {lost}, and not yet their index entries"
+        options.loss_policy.report(loss_of(partition, text, asked=asked[partition], offered=position))
+    return {**starts, **behind}
+
+
+def _first_positions(prober: Prober, cluster: Cluster, asked: Mapping[Partition, int]) -> dict[Store, int]:
+    """Return the first message's position for each store that has no message at the least position of `asked`, nor
+    before it. The latter, because an entry that no broker delivers looks like one without data."""
+    extents = {partition.store: extent for partition, extent in prober.extents(asked).items()}
+    members = {partition.store: cluster.store_members(partition) for partition in asked}
+    starts: dict[Store, int] = {}
+    for partition, start in asked.items():
+        store = partition.store
+        if extents[store].begin < start and len(members[store]) <= _MOST_PARTITIONS:
+            starts[store] = min(start, starts.get(store, start))
+
+    def ids_at(positions: Mapping[Store, int]) -> dict[Store, list[int | None]]:
+        """Return the ids of the first messages from a position on in each partition; no list if one is not clear."""
+        found = prober.probe((one, at) for store, at in positions.items() for one in members[store])
+        answered = {
+            store: [found[one, at] for one in members[store] if (one, at) in found] for store, at in positions.items()
+        }
+        return {
+            store: [result.first_id for result in results]
+            for store, results in answered.items()
+            if len(results) == len(members[store])
+        }
+
+    def first_position(store: Store, extent: Extent) -> int:
+        low, high = starts[store], extent.end
+        while high - low > UNIT:
+            middle = low + (high - low) // UNIT // 2 * UNIT
+            low, high = (middle, high) if ids_at({store: middle}).get(store) == ids[store] else (low, middle)
+        return high if all(one is None for one in ids[store]) else low
+
+    ids, behind = ids_at(starts), ids_at({store: start + UNIT for store, start in starts.items()})
+    suspects = {store: extents[store] for store in starts if store in ids and ids[store] == behind.get(store)}
+    oldest = ids_at({store: extent.begin for store, extent in suspects.items()})
+    return {
+        store: first_position(store, extent) for store, extent in suspects.items() if oldest.get(store) == ids[store]
     }
-    losses = _losses(prober, asked) if asked else []
-    for loss in losses:
-        options.loss_policy.report(loss)
-    return {**starts, **{Partition(loss.broker_id, loss.topic, loss.partition): loss.offered for loss in losses}}
-
-
-def _losses(prober: Prober, asked: Mapping[Partition, int]) -> list[DataLossError]:
-    """Return a loss for each partition that has no data at the position that is asked for, nor before it. The latter,
-    because a message that no broker delivers looks like one without data."""
-    extents = prober.extents(asked)
-    starts = {one: start for one, start in asked.items() if extents[one].begin < start}
-    found = prober.probe((one, at) for one, start in starts.items() for at in (start, start + UNIT))
-    ids = {place: result.first_id for place, result in found.items()}
-    expired = {one: ids[one, at] for one, at in starts.items() if ids.get((one, at), -1) == ids.get((one, at + UNIT))}
-    losses = []
-    for (partition, _), oldest in prober.probe((one, extents[one].begin) for one in expired).items():
-        if oldest.first_id is not None and oldest.first_id == expired[partition]:
-            start = starts[partition]
-            first = _position(prober, partition, start, extents[partition].end, oldest.first_id)
-            text = f"{partition}: retention removed the messages in [{start}, {first}), and not yet their index entries"
-            losses.append(loss_of(partition, text, asked=start, offered=first))
-    return losses
-
-
-def _position(prober: Prober, partition: Partition, low: int, high: int, first_id: int) -> int:
-    """Return the position in [low, high) of the message that comes first from `low` on."""
-    while high - low > UNIT:
-        middle = low + (high - low) // UNIT // 2 * UNIT
-        found = prober.probe([(partition, middle)]).get((partition, middle))
-        low, high = (middle, high) if found is not None and found.first_id == first_id else (low, middle)
-    return low

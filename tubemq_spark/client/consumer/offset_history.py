@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import Any, NamedTuple, cast
 
 from tubemq_spark.client.consumer.probe import Extent, Prober
@@ -61,8 +61,16 @@ class OffsetHistory:
 
     def _position(self, partition: Partition, moment: int, extent: Extent) -> int | None:
         now = int(self._visitor.settings.clock.time() * _SECOND)
-        latest = self._records(partition.broker_id, now)
-        if abs(max((one.moment for one in latest), default=0) - now) > _WRONG_ZONE:
+        latest = max((one.moment for one in self._records(partition.broker_id, now)), default=None)
+        if latest is None or abs(latest - now) > _WRONG_ZONE:
+            if latest is not None:
+                _log.warning(
+                    "[records-not-of-today] broker %d has recorded where its stores ended last at %s in zone %s, which "
+                    "is not now, so its records cannot be used: set option 'msgTimeZone' to the zone of the brokers",
+                    partition.broker_id,
+                    datetime.fromtimestamp(latest / _SECOND, self._zone).isoformat(" ", "minutes"),
+                    self._zone,
+                )
             return None
         if self._is_end and moment > now - _FARTHEST:
             return extent.end
