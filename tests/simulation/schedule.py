@@ -373,7 +373,8 @@ class Schedule:
         seconds = 0.3 + planned.strength**3 * 40
         self.world.tell(server, f"hangs for {seconds:.1f} s")
         self.trouble("hang")
-        self.network.hangs[server] = self.world.now + seconds
+        hangs = self.network.hangs  # a second hang does not end the first one
+        hangs[server] = max(hangs.get(server, 0.0), self.world.now + seconds)
 
     def part_network(self, planned: Disturbance) -> None:
         hosts = sorted({process.host for process in self.world.processes if process.host != "nowhere"})

@@ -425,7 +425,8 @@ class WritingSchedule(OperatedSchedule):
     def broker_failed_since(self, at: float) -> bool:
         """Return True if a broker may not have answered for two seconds since then."""
         weather = self.setting.weather
-        if weather.lost or ((weather.late or weather.late_reply) and weather.longest >= 2.0):
+        late_if_slow = self.setting.extra["slow"] and weather.late_after_hang
+        if weather.lost or ((weather.late or weather.late_reply or late_if_slow) and weather.longest >= 2.0):
             return True
         words = {"crash", "stop", "hang", "network", "deleted", "slow"}
         return any(when >= at - 40.0 and what in words for when, what in self.troubles)
