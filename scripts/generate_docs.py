@@ -33,7 +33,8 @@ INTRODUCTION = """\
 
 Options of the TubeMQ client have the prefix `tubemq.`; options of the source and the sink have none.
 Names are not case-sensitive. An invalid value or an unknown name is an error that says what was expected: at
-`load()`, or for the sink when the write starts. A source and a sink may get the same set of options.
+`load()`, or for the sink when the write starts. A source and a sink may get the same set of options, but
+`messageFormat=inlong`, which is for the source.
 """
 
 SECRETS = """\

@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from tests.clusters import Cluster
 from tests.real import admin
 from tests.waiting import wait_until
-from tubemq_spark.cli.reading import GroupMember
+from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.protocol.metadata import Partition
 
@@ -35,7 +35,17 @@ def test_the_list_has_groups_in_use_but_not_their_working_groups(named: Cluster,
         piped = run("groups", "list", "--topic", topic)
         assert piped.stdout.splitlines()[0].split() == ["group", "topics", "lag", "clients"]
         assert [group, topic, "4", "1"] in [line.split() for line in piped.stdout.splitlines()]
-    assert run("groups", "list", "--topic", "no_such_topic", "--json").json == []
+
+
+def test_the_list_hides_temporary_groups_and_names_an_unknown_topic(named: Cluster, run: Run) -> None:
+    topic, temporary = named.new_topic("one"), temporary_group()
+    with GroupMember(messages.settings(named), temporary, topic) as member:
+        member.claims.take({Partition(1, topic, 0): 0})
+        wait_until(lambda: run("lag", temporary).returncode == 0)
+        assert run("groups", "list", "--topic", topic, "--json").json == []
+    done = run("groups", "list", "--topic", "no_such_topic")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no topic no_such_topic" in done.stderr
 
 
 @pytest.fixture

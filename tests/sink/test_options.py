@@ -275,6 +275,7 @@ def test_contradicting_values_are_refused(name: str, given: dict[str, str], sent
         ({**MASTER, "receipt": "/x"}, "option 'receipt' is unknown; did you mean 'receipts'"),
         ({**MASTER, "kafka.bootstrap.servers": "m"}, "belongs to Spark's Kafka source.* use option 'tubemq.master'"),
         ({**MASTER, "deadLetters": "x"}, "option 'deadLetters' is unknown; did you mean 'deadLetterTopic'"),
+        ({**MASTER, "messageFormat": "inlong"}, "expected raw or inlongmsg .* writes packs in either inlongPackFormat"),
         ({**MASTER, "exactlyOnce": "true"}, "option 'exactlyOnce' is unknown; did you mean 'effectivelyOnce'"),
         (
             {**MASTER, "header": "x"},

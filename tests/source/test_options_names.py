@@ -53,6 +53,8 @@ def test_unknown_option_suggests_the_nearest_name(given: str, meant: str) -> Non
         ("minPartitions", "a TubeMQ partition cannot be split"),
         ("maxRecordsPerPartition", "a TubeMQ partition cannot be split"),
         ("includeHeaders", "the column 'attributes' is always there"),
+        ("kafkaConsumer.pollTimeoutMs", "use option 'tubemq.rpc.timeoutMs'"),
+        ("fetchOffset.numRetries", "use option 'tubemq.retry.maxElapsedMs'"),
         ("kafka.bootstrap.servers", "use option 'tubemq.master'"),
         ("kafka.group.id", "use option 'tubemq.group'"),
         ("kafka.ssl.truststore.location", "use option 'tubemq.tls.ca'"),
@@ -100,7 +102,7 @@ def test_a_path_of_load_is_refused(name: str) -> None:
     "name",
     [
         *("header", "inferSchema", "url", "startingPosition", "ignoreChanges", "rowsPerSecond"),
-        *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "service.url", "pulsar.admin.x", "tubemq.nothing"),
+        *("service.url", "pulsar.admin.x", "tubemq.nothing"),
     ],
 )
 def test_options_of_other_sources_are_refused(name: str) -> None:

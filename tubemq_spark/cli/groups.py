@@ -12,6 +12,7 @@ from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.lag import states_by_group, total_lag
 from tubemq_spark.cli.output import print_line, print_rows
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
+from tubemq_spark.cli.reading import TEMPORARY
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, check_rows
 from tubemq_spark.client.consumer.working_group import working_groups
@@ -26,9 +27,12 @@ app = typer.Typer(
 def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json = False) -> None:
     """List the groups that brokers know, with the topics, the lag and the number of clients of each.
 
-    The groups in which the tasks of a Spark query read belong to its tubemq.group and are not shown.
+    The groups in which the tasks of a Spark query read belong to its tubemq.group and are not shown, nor are the
+    temporary ones of these commands.
     """
     found = states_by_group(connection.admin, topic=topic)
+    if topic is not None and not found:
+        existing(connection.admin, topic)
     hidden = {name for group in found for name in working_groups(group)}
     rows = [
         {
@@ -38,7 +42,7 @@ def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json =
             "clients": len({one.holder for one in states} - {None}),
         }
         for group, states in sorted(found.items())
-        if group not in hidden
+        if group not in hidden and not group.startswith(TEMPORARY)
     ]
     print_rows(rows, {name: name for name in ("group", "topics", "lag", "clients")}, as_json=as_json)
 

@@ -128,6 +128,7 @@ def lag(
     """Show how far a group is behind in each partition, and which client reads there. Nothing moves.
 
     The lag counts index entries. Partitions of one store share its entries, so it is the most messages that are left.
+    Uses the HTTP APIs of master and brokers.
     """
     if not watch:
         states = group_states(connection.admin, group, topic)

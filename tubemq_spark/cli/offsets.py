@@ -24,7 +24,10 @@ from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
-app = typer.Typer(no_args_is_help=True, help="Change the positions of a group. The command lag shows them.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Change the positions of a group. The command lag shows them. A Spark query continues from its checkpoint.",
+)
 
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
 

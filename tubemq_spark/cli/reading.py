@@ -42,9 +42,13 @@ Positions = Mapping[Partition, int]
 R = TypeVar("R", bound="TopicReader")
 
 
+TEMPORARY = "tubemq_cli_"
+"""What the names of temporary groups begin with. Brokers keep these groups until they have been idle for weeks."""
+
+
 def temporary_group() -> str:
     """Return the name of a group that no other client uses."""
-    return f"tubemq_cli_{secrets.token_hex(6)}"
+    return f"{TEMPORARY}{secrets.token_hex(6)}"
 
 
 def new_claim() -> ClaimId:

@@ -104,9 +104,19 @@ RECEIPTS = Option(
     "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
     "the folder of the receipts: one Parquet file per batch says where each row is stored",
 )
-MESSAGE_FORMAT = choice(
+
+
+class _Formats(OneOf):
+    def __call__(self, text: str) -> str:
+        if text.strip().lower() == "inlong":
+            raise ValueError("inlong is for the source: inlongmsg writes packs in either inlongPackFormat")
+        return super().__call__(text)
+
+
+MESSAGE_FORMAT = Option(
     "messageFormat",
-    ("raw", "inlongmsg"),
+    _Formats(("raw", "inlongmsg")),
+    "raw or inlongmsg",
     "`inlongmsg`: each row becomes an InLong pack with one message, and needs the columns `inlong_group` and "
     "`inlong_stream`",
     "raw",
