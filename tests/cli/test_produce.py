@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 from tests.waiting import wait_until
 from tubemq_spark.cli.main import main
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -159,3 +161,22 @@ def test_a_live_pipe_is_sent_when_it_pauses(tubemq: EmbeddedTubeMQ, run: Run, mo
         thread.join()
     assert [message.body for message in tubemq.messages("live")] == [b"first", b"second", b"third"]
     assert results == [0]
+
+
+def test_ctrl_c_within_the_producer_tells_how_many_are_stored(
+    tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tubemq.create_topic("cut", partitions=1)
+    step, signals = Producer.step, [signal.SIGINT]
+
+    def interrupted_step(self: Producer) -> bool:
+        if signals:
+            signal.raise_signal(signals.pop())
+        return step(self)
+
+    monkeypatch.setattr(Producer, "step", interrupted_step)
+    done = run("produce", "cut", "--master", tubemq.master, stdin=b"a\n" * 5000)
+    stored = len(tubemq.messages("cut"))
+    assert (done.returncode, done.stderr) == (130, "tubemq-spark: interrupted\n")
+    assert 0 < stored < 5000
+    assert done.stdout.startswith(f"stored {stored} messages in topic cut")

@@ -6,14 +6,16 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -29,6 +31,9 @@ from tubemq_spark.source.option_parsers import without_repeats
 
 _PART = 1 << 16  # bytes of the input that are read at a time
 _LONGEST = 64 << 20  # bytes of a line: no message is so long, not even as JSON
+
+
+T = TypeVar("T")
 
 
 class InputError(TubeMQError):
@@ -117,7 +122,8 @@ def produce(
         producer.check(topic, target)
         rows = 0
         try:
-            for place, line in chain.from_iterable(_lines(path, whole=whole) for path in files or [Path("-")]):
+            parts = chain.from_iterable(_lines(path, whole=whole) for path in files or [Path("-")])
+            for place, line in _interruptible(parts):
                 if line is None:  # the input pauses
                     producer.flush()
                     continue
@@ -187,6 +193,30 @@ def _lines(path: Path, *, whole: bool) -> Iterator[tuple[str, bytes | None]]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if whole or kept:
         yield place(), bytes(kept) if whole else bytes(kept).removesuffix(b"\r")
+
+
+def _interruptible(parts: Iterable[T]) -> Iterator[T]:
+    """Yield them. From now on Ctrl-C is raised while the next one is awaited, because it would break a producer that
+    sends; a second one is raised at once."""
+    is_waiting, is_interrupted = True, False
+
+    def interrupt(*_: object) -> None:
+        nonlocal is_interrupted
+        is_second, is_interrupted = is_interrupted, True
+        if is_waiting or is_second:
+            raise KeyboardInterrupt
+
+    with suppress(ValueError):  # outside of the main thread, which alone receives signals
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        for part in parts:
+            is_waiting = False
+            yield part
+            is_waiting = True
+            if is_interrupted:
+                raise KeyboardInterrupt
+    finally:
+        is_waiting = False
 
 
 def _record(template: Record, separator: bytes | None, line: bytes) -> Record:
