@@ -48,7 +48,8 @@ def test_a_range_is_printed_as_json(
 ) -> None:
     topic, sent = filled
     done = run("consume", topic, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
+    none = f"tubemq-spark: no message of topic {topic} is in the range\n"
+    assert (done.returncode, done.stderr) == (0, "" if expected else none)
     found = [(line["offset"], line["message_id"], line["value"]) for line in done.json]
     assert found == [
         (sent[number].position, sent[number].message_id, sent[number].body.decode()) for number in expected
@@ -175,6 +176,7 @@ def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Termin
         (["--partition", "0"], "brokerId:partitionId"),
         (["--partition", "1:77"], "there is no 1:"),
         (["--follow", "--to", "earliest"], "--follow has no end"),
+        (["--raw"], "--raw needs --format"),
         (["--time-zone", "Nowhere/Here"], "--time-zone"),
         (["--filter", "a,b"], "--filter: a message type is blank, or contains one of , = #"),
         (["--group", "a.b"], "'a.b' is not the name of a consumer group"),

@@ -15,6 +15,7 @@ from tests.waiting import wait_until
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def test_the_list_has_groups_in_use_but_not_their_working_groups(named: Cluster, run: Run, group: str) -> None:
@@ -42,10 +43,24 @@ def test_the_list_hides_temporary_groups_and_names_an_unknown_topic(named: Clust
     with GroupMember(messages.settings(named), temporary, topic) as member:
         member.claims.take({Partition(1, topic, 0): 0})
         wait_until(lambda: run("lag", temporary).returncode == 0)
-        assert run("groups", "list", "--topic", topic, "--json").json == []
-    done = run("groups", "list", "--topic", "no_such_topic")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no topic no_such_topic" in done.stderr
+        done = run("groups", "list", "--topic", topic, "--json")
+        assert done == (0, "", "tubemq-spark: there is nothing to list\n")
+    for command in (["groups", "list"], ["lag", temporary]):
+        done = run(*command, "--topic", "no_such_topic")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "there is no topic no_such_topic" in done.stderr
+
+
+def test_the_partitions_of_a_broker_that_is_down_are_not_left_out_in_silence(run: Run) -> None:
+    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        run("offsets", "reset", "gone", "t", "--to", "latest", "--yes", "--master", tubemq.master)
+        assert run("lag", "gone", *connection).stderr == ""
+        tubemq.stop_broker(2)
+        for command in (["lag", "gone"], ["groups", "list"]):
+            done = run(*command, *connection)
+            assert done.returncode == 0
+            assert done.stderr == "tubemq-spark: warning: broker 2 is down, and its partitions are missing here\n"
 
 
 @pytest.fixture

@@ -112,6 +112,8 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
         ["broker", "--topic", ":3"],
         ["broker", "--topic", "demo:0"],
         ["broker", "--topic", "demo:x"],
+        ["broker", "--topic", "demo:1", "--topic", "demo:2"],
+        ["redrive", "dead", "--yes", "--master", "127.0.0.1:1", "--to", "a,b"],
         ["broker", "--topic", "demo:" + "9" * 5000],
         ["consume", "t", "--master", "127.0.0.1:1", "--from", "-" + "9" * 5000],
         ["consume", "t", "--master", "127.0.0.1:1", "--to", "9" * 5000],
@@ -137,7 +139,13 @@ def test_wrong_usage_is_reported_with_status_2(run: Run, arguments: list[str]) -
     assert (done.returncode, done.stdout) == (2, "")
     assert 0 < len(done.stderr) < 1000
     assert not re.search("Traceback|internal error", done.stderr)
-    mistakes = {"list": ["--master"], "consume": ["topic"], "": ["''"], "1:0=latest": ["1:t:0 is given twice"]}
+    mistakes = {
+        "demo:2": ["--topic"],
+        "list": ["--master"],
+        "consume": ["topic"],
+        "": ["''"],
+        "1:0=latest": ["1:t:0 is given twice"],
+    }
     assert any(one[:6] in done.stderr for one in mistakes.get(arguments[-1], arguments[-2:]))
 
 
@@ -243,6 +251,17 @@ def test_no_state_of_the_shell_gives_a_traceback(case: str) -> None:
     assert (done.returncode in (1, 2)) if status is None else (done.returncode == status)
     if status == 0:
         assert json.loads(done.stdout)["value"] == "grün 0"
+
+
+def test_a_warning_without_a_reader_does_not_end_a_command(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.create_topic("t", partitions=1)
+    secret = ["--set", "user=alice", "--set", "password=secret"]  # the command warns of them first
+    read, write = os.pipe()
+    os.close(read)
+    command = [*COMMAND, "produce", "t", "--master", tubemq.master, *secret]
+    done = subprocess.run(command, input=b"a\n", stdout=subprocess.PIPE, stderr=write, timeout=300)
+    os.close(write)
+    assert (done.returncode, done.stdout) == (0, b"stored 1 messages in topic t (1:0 1)\n")
 
 
 def test_a_command_runs_as_a_module() -> None:

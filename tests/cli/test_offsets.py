@@ -68,6 +68,8 @@ def test_a_group_in_use_is_refused(named: Cluster, topic: str, run: Run, group: 
             assert f"group {group} is in use: {member.claims.claim}" in done.stderr
         assert {at.group for at in member.positions.values()} == {56}
     assert run("offsets", "reset", group, topic, "--to", "latest", "--yes").stdout.endswith("is there already\n")
+    silent = run("offsets", "reset", group, topic, "--to", "latest", "--yes", "--json")
+    assert silent == (0, "", f"tubemq-spark: group {group} is there already\n")
 
 
 def test_a_terminal_shows_the_difference_and_asks(named: Cluster, topic: str, terminal: Terminal, group: str) -> None:

@@ -56,7 +56,9 @@ def test_a_topic_can_be_created_used_changed_and_deleted(
 ) -> None:
     for name, value in variables_of(own_cluster).items():
         monkeypatch.setenv(name, value)
-    done = run("topics", "create", "made", "--partitions", "2", "--retention", "delete,90m", "--json")
+    done = run(
+        "topics", "create", "made", "--partitions", "2", "--retention", "delete,90m", "--json", *(["--broker", "1"] * 2)
+    )
     assert (done.returncode, done.json, done.stderr) == (0, [{"topic": "made", "brokers": [1], "partitions": 2}], "")
     assert run("topics", "describe", "made", "--json").json[0]["retention"] == "delete,90m"
     changed = run("topics", "alter", "made", "--partitions", "3", "--stores", "2", "--retention", "delete,2h")

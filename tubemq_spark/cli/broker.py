@@ -103,7 +103,9 @@ def broker(
 
     stopped: SimpleQueue[None] = SimpleQueue()  # a signal handler may call its `put`, unlike an event's `set`
     _on_signals(lambda *_: stopped.put(None))
-    topics = dict(map(_topic, topic or ["demo:3"]))
+    topics = dict(named := [_topic(one) for one in topic or ["demo:3"]])
+    if len(topics) < len(named):
+        raise ConfigError("--topic names a topic twice")
     try:
         started = EmbeddedTubeMQ(topics, brokers, port=port, web_port=web_port, release=release)
     except OSError as cause:

@@ -119,6 +119,8 @@ def consume(
     if follow and until != LATEST:
         raise ConfigError("--follow has no end: leave --to out")
     chosen = [parse_partition(one, topic, "--partition") for one in partition or ()]
+    if raw and text is None:
+        raise ConfigError("--raw needs --format: JSON is always escaped")
     form = None if text is None else formatter(text, is_raw=raw or not sys.stdout.isatty())
     with (
         suppress(KeyboardInterrupt) if follow else nullcontext(),
@@ -126,6 +128,7 @@ def consume(
     ):
         reader.check(chosen)
         found = _follow(reader, chosen, begin, refresh) if follow else _range(reader, begin, until, chosen or None)
+        message = None
         with closing(found), progress(f"reading {topic}", count, prints_lines=True) as advance:
             for message in itertools.islice(found, count):
                 if form is None:
@@ -135,6 +138,8 @@ def consume(
                     sys.stdout.buffer.write(form(message))
                 advance(1)
         sys.stdout.flush()
+        if message is None:
+            note(f"no message of topic {topic} is in the range" + (" and of these types" if filters else ""))
 
 
 class NotFoundError(TubeMQError):

@@ -23,9 +23,10 @@ from rich.text import Text
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
-from tubemq_spark.cli.output import console, print_json, print_line, print_table, table
+from tubemq_spark.cli.output import console, note, print_json, print_line, print_table, table
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
-from tubemq_spark.client.admin_api import AdminApi, AdminError, checked_rows, rows_of
+from tubemq_spark.cli.topics import existing
+from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, joined, rows_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -60,12 +61,12 @@ class GroupState:
 def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None = None) -> dict[str, list[GroupState]]:
     """Return the states of all groups, or of one, in each partition of the topics that they have read, or of one topic.
 
-    Raises as `AdminApi`.
+    Raises as `AdminApi`, and `ConfigError` for an unknown topic.
     """
     found: defaultdict[str, dict[Partition, GroupState]] = defaultdict(dict)
     which = {} if group is None else {"groupName": group}
     for broker_id, status in sorted(admin.brokers().items()):
-        if str(status.get("isBrokerOnline")) == "false" and str(status.get("runStatus")) != "running":
+        if _is_down(status):
             continue
         claims = rows_of(admin.ask_broker(status, "admin_query_broker_all_consumer_info", **which))
         try:
@@ -85,7 +86,20 @@ def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None
                     position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
                     holder = found[name][one].holder if one in found[name] else None
                     found[name][one] = GroupState(one, position, int(at["offsetMax"]), holder)
-    return {name: wanted for name, states in found.items() if (wanted := _of_known_topics(states.values(), topic))}
+    known = {name: wanted for name, states in found.items() if (wanted := _of_known_topics(states.values(), topic))}
+    if topic is not None and not known:
+        existing(admin, topic)
+    return known
+
+
+def warn_of_missing_brokers(admin: AdminApi) -> None:
+    """Say which brokers are down, because `states_by_group` lacks their partitions."""
+    if down := sorted(broker_id for broker_id, status in admin.brokers().items() if _is_down(status)):
+        note(f"warning: broker {joined(down)} is down, and its partitions are missing here")
+
+
+def _is_down(status: Answer) -> bool:
+    return str(status.get("isBrokerOnline")) == "false" and str(status.get("runStatus")) != "running"
 
 
 def _of_known_topics(states: Iterable[GroupState], topic: str | None) -> list[GroupState]:
@@ -130,6 +144,7 @@ def lag(
     The lag counts index entries. Partitions of one store share its entries, so it is the most messages that are left.
     Uses the HTTP APIs of master and brokers.
     """
+    warn_of_missing_brokers(connection.admin)
     if not watch:
         states = group_states(connection.admin, group, topic)
         if as_json:

@@ -17,7 +17,7 @@ from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_place, place_of
-from tubemq_spark.cli.output import confirm, print_json, print_line, print_plan
+from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
@@ -136,9 +136,10 @@ def _move(
     if as_json:
         for one, new in targets.items():
             print_json({**place_of(one), "old": before[one], "new": new, "entries": entries[one]})
-    else:
-        moved = f"moved group {group} in {len(targets)} partitions"
-        print_line(moved if targets else f"group {group} is there already")
+    elif targets:
+        print_line(f"moved group {group} in {len(targets)} partitions")
+    if not targets:
+        (note if as_json else print_line)(f"group {group} is there already")
 
 
 class GroupBusyError(TubeMQError):

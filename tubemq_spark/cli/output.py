@@ -11,7 +11,7 @@ import codecs
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -96,6 +96,8 @@ def print_rows(rows: Sequence[Mapping[str, object]], columns: Mapping[str, str],
         print_json(*rows)
     else:
         print_table(list(columns), [[row[name] for name in columns.values()] for row in rows])
+    if not rows:
+        note("there is nothing to list")
 
 
 def print_plan(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -120,8 +122,9 @@ def cell_text(value: object) -> str:
 
 
 def note(text: str) -> None:
-    """Print a line for people, which no program reads, to the standard error."""
-    print(f"tubemq-spark: {escaped(text)}", file=sys.stderr, flush=True)
+    """Print a line for people, which no program reads, to the standard error. Nothing depends on it."""
+    with suppress(OSError):  # a reader of it who has ended must not end the command
+        print(f"tubemq-spark: {escaped(text)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
 from tubemq_spark.cli.offsets import held
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
-from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, connected
+from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
@@ -40,7 +40,8 @@ def redrive(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TOPIC", help="Write all to this topic.", show_default="each letter's own topic"),
+        typer.Option("--to", metavar="TOPIC", help="Write all to this topic.", show_default="each letter's own topic",
+                     callback=check_topic),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -113,14 +114,12 @@ def redrive(
             left_out = sum(rows for _, rows, _ in targets) - count
             if where:
                 left_out += dead.count() - dead.where(where).count()
-            if dry_run:
-                return
-            if group is not None and left_out:
+            if group is not None and left_out and not dry_run:
                 raise TubeMQError(
                     f"nothing is written: {left_out} dead letters would be left out, and group {group} would skip "
                     "them. Leave out --group, or allow all with --only-topic or --to and without --where"
                 )
-            if count:
+            if count and not dry_run:
                 if not yes:
                     confirm(f"Write {count} rows?")
                 options = {**connection.options, "messageFormat": message_format}
@@ -130,6 +129,10 @@ def redrive(
                 spark.createDataFrame([], "value INT")
                 allowed = rows.where(rows.topic.isin(only)) if only else rows
                 allowed.write.format("tubemq").options(**options).mode("append").save()
+    if dry_run:
+        if not count:  # said here, because Spark's log has the standard error above
+            note(f"nothing of topic {topic} would be written")
+        return
     if group is not None:
         with held(GroupMember(connection.settings, group, topic)) as member:
             member.claims.take(ends)

@@ -104,7 +104,7 @@ def configure_topic(
     known = admin.brokers()
     if unknown := sorted(set(brokers) - known.keys()):
         raise ConfigError(f"there is no broker {joined(unknown)}; the brokers are {joined(sorted(known))}")
-    chosen = sorted(brokers or known)
+    chosen = sorted(set(brokers) or known)
     if not chosen:
         raise AdminError("the cluster has no broker: add one first")
     if deployments(admin, name):

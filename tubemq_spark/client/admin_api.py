@@ -147,7 +147,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-_FAILURES = OSError, http.client.HTTPException, UnicodeError  # the last one for an impossible host name
+_FAILURES = OSError, http.client.HTTPException, ValueError  # the last one for impossible hosts, lengths and redirects
 
 
 def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
