@@ -92,6 +92,8 @@ def test_dead_letters_are_written_once_to_their_topics(
 
 def test_letters_for_other_topics_stay(topics: tuple[str, str], run: Run, redrive: Callable[..., Output]) -> None:
     dead, target = topics
+    tried = redrive(dead, "--only-topic", "no_such_topic", "--dry-run", "--json")
+    assert (tried.status, f"nothing of topic {dead} would be written" in tried.text) == (0, True), tried.text
     done = redrive(dead, "--only-topic", "no_such_topic", "--yes", "--json")
     assert (done.status, json.loads(done.text.splitlines()[-1])) == (0, {"topic": dead, "rows": 0})
     assert run("consume", target).json == []
