@@ -167,14 +167,14 @@ def test_ctrl_c_within_the_producer_tells_how_many_are_stored(
     tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tubemq.create_topic("cut", partitions=1)
-    step, signals = Producer.step, [signal.SIGINT]
+    receive, signals = Producer._receive, [signal.SIGINT]
 
-    def interrupted_step(self: Producer) -> bool:
+    def interrupted_receive(self: Producer) -> bool:
         if signals:
             signal.raise_signal(signals.pop())
-        return step(self)
+        return receive(self)
 
-    monkeypatch.setattr(Producer, "step", interrupted_step)
+    monkeypatch.setattr(Producer, "_receive", interrupted_receive)  # within the producer's work
     done = run("produce", "cut", "--master", tubemq.master, stdin=b"a\n" * 5000)
     stored = len(tubemq.messages("cut"))
     assert (done.returncode, done.stderr) == (130, "tubemq-spark: interrupted\n")
