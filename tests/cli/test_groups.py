@@ -13,7 +13,7 @@ from tests.clusters import Cluster
 from tests.real import admin
 from tests.waiting import wait_until
 from tubemq_spark.cli.reading import GroupMember, temporary_group
-from tubemq_spark.client.consumer.working_group import stream_group
+from tubemq_spark.client.consumer.working_group import look_group, stream_group
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -36,6 +36,15 @@ def test_the_list_has_groups_in_use_but_not_their_working_groups(named: Cluster,
         piped = run("groups", "list", "--topic", topic)
         assert piped.stdout.splitlines()[0].split() == ["group", "topics", "lag", "clients"]
         assert [group, topic, "4", "1"] in [line.split() for line in piped.stdout.splitlines()]
+
+
+def test_the_list_hides_groups_of_batch_reads(named: Cluster, run: Run, group: str) -> None:
+    """They leave no position of the group itself."""
+    topic = named.new_topic("one")
+    with GroupMember(messages.settings(named), look_group(group), topic) as member:
+        member.claims.take({Partition(1, topic, 0): 0})
+        wait_until(lambda: run("lag", look_group(group)).returncode == 0)
+        assert run("groups", "list", "--topic", topic, "--json").json == []
 
 
 def test_the_list_hides_temporary_groups_and_names_an_unknown_topic(named: Cluster, run: Run) -> None:

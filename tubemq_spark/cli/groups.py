@@ -15,7 +15,7 @@ from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
 from tubemq_spark.cli.reading import TEMPORARY
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, check_rows
-from tubemq_spark.client.consumer.working_group import working_groups
+from tubemq_spark.client.consumer.working_group import look_group, working_groups
 
 app = typer.Typer(
     no_args_is_help=True, help="List consumer groups, allow and block them. Uses the HTTP APIs of master and brokers."
@@ -32,7 +32,8 @@ def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json =
     """
     warn_of_missing_brokers(connection.admin)
     found = states_by_group(connection.admin, topic=topic)
-    hidden = {name for group in found for name in working_groups(group)}
+    only_read = {name.removesuffix(look_group("")) for name in found}  # batch reads leave no position of the group
+    hidden = {name for group in {*found, *only_read} for name in working_groups(group)}
     rows = [
         {
             "group": group,
