@@ -52,6 +52,13 @@ def redrive(named: Cluster, terminal: Terminal) -> Callable[..., Output]:
     return run_redrive
 
 
+def test_an_error_of_the_sink_is_told(topics: tuple[str, str], redrive: Callable[..., Output]) -> None:
+    """Spark puts a traceback before it."""
+    done = redrive(topics[0], "--to", "no_such_topic", "--yes")
+    assert done.status == 2
+    assert re.search(r"tubemq-spark: .*no_such_topic", done.text)
+
+
 def test_dead_letters_are_written_once_to_their_topics(
     named: Cluster, topics: tuple[str, str], run: Run, redrive: Callable[..., Output], group: str
 ) -> None:

@@ -207,7 +207,8 @@ def _interruptible(parts: Iterable[T]) -> Iterator[T]:
             raise KeyboardInterrupt
 
     with suppress(ValueError):  # outside of the main thread, which alone receives signals
-        signal.signal(signal.SIGINT, interrupt)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as for a command in the background of a script
+            signal.signal(signal.SIGINT, interrupt)
     try:
         for part in parts:
             is_waiting = False

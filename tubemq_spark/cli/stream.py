@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tubemq_spark.errors import TubeMQError
+from tubemq_spark.errors import ConfigError, TubeMQError
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 
@@ -48,10 +49,13 @@ def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> I
 
 @contextmanager
 def spark_errors(what: str = "Spark failed") -> Iterator[None]:
-    """Turn errors of Spark into `TubeMQError`."""
+    """Turn errors of Spark into `TubeMQError`, and a `ConfigError` that the connector raised within Spark into one."""
     try:
         yield
     except (PySparkException, Py4JError) as cause:
+        if own := re.findall(r"^tubemq_spark\.errors\.(\w+): (.+)$", str(cause), re.MULTILINE):
+            name, text = own[-1]
+            raise (ConfigError if name == ConfigError.__name__ else TubeMQError)(text) from None
         raise TubeMQError(f"{what}: {_first_line(cause)}") from None
 
 
