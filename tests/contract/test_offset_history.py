@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,6 +16,7 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.waiting import wait_until
+from tubemq_spark.client.consumer.offset_history import OffsetHistory
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import Visitor
@@ -25,7 +27,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
-_MINUTE = 60_000_000  # microseconds
+_SECOND, _MINUTE = 1_000_000, 60_000_000  # microseconds
 
 
 def wait_until_recorded(cluster: Cluster, visitor: Visitor) -> int:
@@ -42,7 +44,8 @@ def wait_until_recorded(cluster: Cluster, visitor: Visitor) -> int:
 
     before = end()
     wait_until(is_recorded, "a record of the broker")
-    time.sleep(1.0)  # records have whole seconds
+    seen = now(cluster)
+    wait_until(lambda: now(cluster) > seen + _SECOND, "the end of the second that the record names")
     return now(cluster)
 
 
@@ -83,6 +86,10 @@ def test_a_time_is_found_in_the_records_of_the_broker(
 
         assert (found(first), found(second)) == (10, 17)
         assert "[times-from-history]" in caplog.text
+        records = OffsetHistory(visitor, timezone.utc)._records(1, first)
+        recorded = max(one.moment for one in records if (one.topic, one.end) == (topic, 10 * UNIT))
+        assert found(recorded + _SECOND) == 10
+        assert found(recorded + _SECOND // 2) != 10  # the record may be later within its second
         assert found(first, is_end=True) in (17, 20)
         assert found(second + 10 * _MINUTE, is_end=True) == 20
         for moment, zone in ((first - 30 * _MINUTE, "UTC"), (first, "Asia/Tokyo"), (first, "America/Lima")):

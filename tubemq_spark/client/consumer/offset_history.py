@@ -83,7 +83,8 @@ class OffsetHistory:
             near = [one for one in ends if moment + _MAKING <= one <= moment + _FARTHEST]
             found = ends[min(near)] if near else None
         else:
-            near = [one for one in ends if moment - _FARTHEST <= one < moment]
+            # A record has whole seconds, so it may be of up to a second later.
+            near = [one for one in ends if moment - _FARTHEST <= one <= moment - _SECOND]
             found = ends[max(near)] if near else None
         return None if found is None else max(extent.begin, min(found, extent.end))
 
