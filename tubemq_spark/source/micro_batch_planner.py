@@ -34,7 +34,7 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read, with_matching_topics
-from tubemq_spark.source.range_planner import Ranges, ranges
+from tubemq_spark.source.range_planner import ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
@@ -217,21 +217,22 @@ class MicroBatchPlanner:
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
         empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
+        begin, ends, log_ends = {**begin, **new}, {**ends, **new}, {**log_ends, **new_ends}
         # A broker that forgot a claim may have lost messages, also of stores without news.
         may_have_lost = self._verified_end is None or self._known_losses != claims.losses
         checked = self._truncation_check.check(
-            begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost, empty=empty
+            begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost or bool(new), empty=empty
         )
         self._accept_losses(lost_tails(begin, checked.ends, log_ends), claims)
         self._skip_unowned(checked.unowned, log_ends)
-        ends = {**ends, **checked.ends, **new}
+        ends = {**ends, **checked.ends}
         end = start
         if ends != start.positions:
             exclusive = exclusive_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
             end = StreamOffset(start.query, ends, initial, checked.fingerprints, exclusive, empty, left)
         self._verified_end, self._known_losses = end, claims.losses
-        return end, StreamOffset(start.query, {**log_ends, **new})
+        return end, StreamOffset(start.query, log_ends)
 
     def _owned_end(self, partition: Partition, begin: int, claims: GroupClaims) -> int:
         """Return where the partition's store ends, without a tail that is known to be of no known partition."""
@@ -261,7 +262,7 @@ class MicroBatchPlanner:
             return {}
         found = self._partitions.discover(known, claims, self._prober)
         back = {p: at for p, at in left.items() if p in found and (p.store in fingerprints or at <= found[p].end)}
-        back |= self._truncation_check.lost_since(back, fingerprints) if back else {}
+        back |= self._truncation_check.lost_since(back, fingerprints)[0] if back else {}
         new: dict[Partition, int] = {}
         for partition, (begin, end) in found.items():
             new[partition] = min(back.get(partition, begin), end)
@@ -302,9 +303,7 @@ class MicroBatchPlanner:
         planned, end = end, self._partitions.without_unsubscribed(end)
         self._report_left_out(begin, planned.positions.keys() - end.positions.keys(), end)
 
-        stored: dict[Partition, int] = {}
-
-        def find_ranges(claims: GroupClaims) -> Ranges:
+        def hold_and_check(claims: GroupClaims) -> StreamOffset:
             # A restarted query repeats a batch before it asks for the next one.
             if start.positions:
                 # An end before the start is an accepted loss.
@@ -313,17 +312,13 @@ class MicroBatchPlanner:
             else:
                 claims.hold(self._partitions.present(begin), read_status(options))
             claims.hold(self._partitions.present(end.positions))
-            stored.clear()
-            stored.update(self._stored_ends(end))
-            return ranges(begin, stored)
+            return self._stored(end)
 
         options = self._options.of_topics(self._session.topics)
-        to_read = self._without_gone_partitions(replace(end, positions=begin), end.positions, find_ranges)
-        to_read = {p: positions for p, positions in to_read.items() if p not in end.empty}
+        stored = self._without_gone_partitions(replace(end, positions=begin), end.positions, hold_and_check)
+        to_read = {p: positions for p, positions in ranges(begin, stored.positions).items() if p not in end.empty}
         # A store may lose the range after it answered this check, also while another broker lets it wait.
-        cut = {partition.store for partition, at in stored.items() if at != end.positions[partition]}
-        ends = {partition: at for partition, at in stored.items() if partition.store not in cut}
-        ids = ids_between(begin, ends, end.fingerprints, self._session.cluster)
+        ids = ids_between(begin, stored.positions, stored.fingerprints, self._session.cluster)
         snapshots = {
             partition: PartitionSnapshot(self._session.broker(partition), self._visitor.group, self._session.flow_rules)
             for partition in to_read
@@ -366,13 +361,13 @@ class MicroBatchPlanner:
                     raise
                 self._partitions.mark_gone(error.unserved, begin, claims, error)
 
-    def _stored_ends(self, end: StreamOffset) -> dict[Partition, int]:
-        """Return the ends of a batch that is planned, cut where stores lost the tail of a batch of an earlier run. The
+    def _stored(self, end: StreamOffset) -> StreamOffset:
+        """Return the end of a batch that is planned, cut where stores lost the tail of a batch of an earlier run. The
         end of the next batch accepts such a loss."""
         ends = self._partitions.present(end.positions)
         if end == self._verified_end or not end.fingerprints:
-            return ends
-        lost = self._truncation_check.lost_since(ends, end.fingerprints)
+            return replace(end, positions=ends)
+        lost, intact = self._truncation_check.lost_since(ends, end.fingerprints)
         log_ends = {partition: extent.end for partition, extent in self._prober.extents(lost).items()}
         losses = lost_tails(ends, lost, log_ends)
         if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
@@ -381,7 +376,8 @@ class MicroBatchPlanner:
         for loss in losses.values():
             self._options.loss_policy.report(loss)
         self._verified_end = None if lost else end
-        return {**ends, **lost}
+        kept = {partition.store: intact[partition.store] for partition in lost}
+        return replace(end, positions={**ends, **lost}, fingerprints={**end.fingerprints, **kept})
 
     def _accept_losses(self, losses: Mapping[Partition, DataLossError], claims: GroupClaims) -> None:
         for loss in losses.values():

@@ -21,7 +21,15 @@ from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeR
 from tubemq_spark.client.consumer.search_runner import run_searches
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
-from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
+from tubemq_spark.protocol.log_fingerprint import (
+    NO_MESSAGE,
+    Fingerprint,
+    Fingerprints,
+    IdSpan,
+    Store,
+    span_between,
+    thinned,
+)
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.store_check import (
@@ -171,18 +179,22 @@ class TruncationCheck:
             position = low + (high - low) // UNIT // 2 * UNIT
         return low, not any(behind.values())
 
-    def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, int]:
-        """Return where new messages begin before `ends` in truncated stores. `fingerprints` are those of `ends`."""
+    def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> tuple[dict[Partition, int], Fingerprints]:
+        """Return where new messages begin before `ends` in truncated stores, and the intact fingerprints of
+        these stores. `fingerprints` are those of `ends`."""
         known = {partition: end for partition, end in ends.items() if partition.store in fingerprints}
         batches = list(store_ranges(known, known, fingerprints, self.cluster))
         newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
         results = self.prober.probe(newest, optional=unread_members(batches))
         lost: dict[Partition, int] = {}
+        intact: dict[Store, tuple[Fingerprint, ...]] = {}
         for batch in batches:
-            first_new, _ = self._find_first_new(batch) if batch.is_truncated(results) else (None, ())
+            if not batch.is_truncated(results):
+                continue
+            first_new, intact[batch.store] = self._find_first_new(batch)
             if first_new is not None:
                 lost |= {partition: first_new for partition in batch.partitions if first_new < ends[partition]}
-        return lost
+        return lost, intact
 
     def _store_checks(self, batches: Iterable[StoreRange], results: Results, now: int) -> list[StoreCheck]:
         """`results` is empty; the caller puts what it finds out there."""
@@ -206,7 +218,7 @@ class TruncationCheck:
         # What has expired had been flushed, so no crash has lost it.
         survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
         store_begin, store_end = self.prober.extents(batch.partitions[:1])[batch.partitions[0]]
-        if not survived and len(batch.fingerprints) > 1:
+        if not survived and (len(batch.fingerprints) > 1 or batch.fingerprints[0].message_id == NO_MESSAGE):
             return store_begin, ()  # not even the oldest message is there, so all messages are new
         last = survived[-1] if survived else None
         replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)

@@ -43,8 +43,8 @@ READING = (
         "batch_ends_at_the_store",
         "a repeated micro-batch has the same rows",
         PLANNER,
-        "stored.update(self._stored_ends(end))",
-        "stored.update({p: self._prober.extents([p])[p].end for p in self._stored_ends(end)})",
+        "            return self._stored(end)\n",
+        "            return replace(end, positions={p: self._prober.extents([p])[p].end for p in end.positions})\n",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
