@@ -103,11 +103,11 @@ def test_a_start_whose_data_expired_before_its_index(start: Start, streaming: bo
         assert [row["offset"] // UNIT for row in rows] == list(range(40, 50))
 
 
-@pytest.mark.parametrize("keep", [10, 0])
-def test_partitions_of_a_store_lose_their_data_together(start: Start, keep: int) -> None:
-    tubemq = start({"t": 3})
+@pytest.mark.parametrize(("partitions", "keep"), [(3, 10), (3, 0), (40, 10)])
+def test_partitions_of_a_store_lose_their_data_together(start: Start, partitions: int, keep: int) -> None:
+    tubemq = start({"t": partitions})
     fill(tubemq, "t", 60)
-    first = {"1:0": 30 * UNIT, "1:1": 45 * UNIT, "1:2": 52 * UNIT}
+    first = {f"1:{number}": 52 * UNIT for number in range(partitions)} | {"1:0": 30 * UNIT, "1:1": 45 * UNIT}
     tubemq.expire("t", keep=keep, data_only=True)
     with pytest.raises(DataLossError) as caught:
         read_batch(tubemq, "t", startingOffsets={"t": first})

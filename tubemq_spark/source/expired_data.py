@@ -8,11 +8,11 @@ batches of a stream notice it, because the last message that it has read is gone
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.probe import Extent, Prober
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.log_fingerprint import Store
@@ -20,7 +20,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
 from tubemq_spark.source.options import SourceOptions
 
-_MOST_PARTITIONS = 32  # of a store that is checked: each of them is probed
+_SAMPLE = 32  # partitions of a store that are probed first: most often one of them has a message before the start
 
 
 def without_expired(
@@ -47,31 +47,48 @@ def _first_positions(prober: Prober, cluster: Cluster, asked: Mapping[Partition,
     starts: dict[Store, int] = {}
     for partition, start in asked.items():
         store = partition.store
-        if extents[store].begin < start and len(members[store]) <= _MOST_PARTITIONS:
+        if extents[store].begin < start:
             starts[store] = min(start, starts.get(store, start))
 
-    def ids_at(positions: Mapping[Store, int]) -> dict[Store, list[int | None]]:
-        """Return the ids of the first messages from a position on in each partition; no list if one is not clear."""
-        found = prober.probe((one, at) for store, at in positions.items() for one in members[store])
-        answered = {
-            store: [found[one, at] for one in members[store] if (one, at) in found] for store, at in positions.items()
-        }
-        return {
-            store: [result.first_id for result in results]
-            for store, results in answered.items()
-            if len(results) == len(members[store])
-        }
+    def ids_at(positions: Mapping[Store, int], most: int | None = None) -> dict[Store, dict[Partition, int | None]]:
+        """Return the id of each partition's first message from a position on; nothing of a store if one is not clear.
+        `most` is how many partitions of each store count."""
+        found = prober.probe((one, at) for store, at in positions.items() for one in members[store][:most])
+        ids: dict[Store, dict[Partition, int | None]] = {}
+        for store, at in positions.items():
+            results = {one: found.get((one, at)) for one in members[store][:most]}
+            if None not in results.values():
+                ids[store] = {one: result.first_id for one, result in results.items() if result is not None}
+        return ids
 
-    def first_position(store: Store, extent: Extent) -> int:
-        low, high = starts[store], extent.end
-        while high - low > UNIT:
-            middle = low + (high - low) // UNIT // 2 * UNIT
-            low, high = (middle, high) if ids_at({store: middle}).get(store) == ids[store] else (low, middle)
-        return high if all(one is None for one in ids[store]) else low
-
-    ids, behind = ids_at(starts), ids_at({store: start + UNIT for store, start in starts.items()})
-    suspects = {store: extents[store] for store in starts if store in ids and ids[store] == behind.get(store)}
-    oldest = ids_at({store: extent.begin for store, extent in suspects.items()})
+    suspects = {store: extents[store].begin for store in starts}
+    for most in (_SAMPLE, None):
+        at_begin, at_start = ids_at(suspects, most), ids_at({store: starts[store] for store in suspects}, most)
+        suspects = {one: at for one, at in suspects.items() if one in at_start and at_begin.get(one) == at_start[one]}
+    behind = ids_at({store: starts[store] + UNIT for store in suspects})
     return {
-        store: first_position(store, extent) for store, extent in suspects.items() if oldest.get(store) == ids[store]
+        store: _first_position(prober, at_start[store], starts[store], extents[store].end)
+        for store in suspects
+        if behind.get(store) == at_start[store]
     }
+
+
+def _first_position(prober: Prober, first_ids: Mapping[Partition, int | None], low: int, end: int) -> int:
+    """Return the position of the first message in [low, end), or `end`. `first_ids` are those of all partitions of the
+    store."""
+
+    def have_none_before(position: int, partitions: Iterable[Partition]) -> list[bool]:
+        places = [(one, position) for one in partitions]
+        found = prober.probe(places)
+        return [place in found and found[place].first_id == first_ids[place[0]] for place in places]
+
+    candidates = [one for one, first_id in first_ids.items() if first_id is not None]
+    while candidates:  # each search leaves those that have an earlier message
+        begin = low
+        while end - begin > UNIT:
+            middle = begin + (end - begin) // UNIT // 2 * UNIT
+            [is_behind] = have_none_before(middle, candidates[:1])
+            begin, end = (middle, end) if is_behind else (begin, middle)
+        end = begin
+        candidates = [one for one, no in zip(candidates, have_none_before(end, candidates), strict=True) if not no]
+    return end
