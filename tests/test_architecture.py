@@ -64,6 +64,7 @@ RANDOM_AND_NAMES = {"platform", "random", "secrets", "uuid"}
 SOCKET_USERS = (
     "tubemq_spark.checks.worker_probe",
     "tubemq_spark.cli.produce",  # select: whether its input pauses
+    "tubemq_spark.client.http_post",
     "tubemq_spark.client.net.open_socket",
     "tubemq_spark.client.system",
     "tubemq_spark.client.tls",

@@ -179,5 +179,5 @@ def replacements() -> list[Replacement]:
         (connection, "open_socket", network.open_socket),
         (connection, "_READ_SIZE", 1 << 12),  # a new buffer for each connection takes time
         (connection, "not_received", network.not_received),
-        (admin_api, "_post", network.post),
+        (admin_api, "post", network.post),
     ]

@@ -6,14 +6,13 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tubemq_spark.client.http_post import post
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
@@ -23,7 +22,6 @@ _INTERNAL = "__"  # the beginning of the names of the brokers' own topics
 _NORMAL = 0  # `topicStatusId` of a topic that is not being deleted (wire: TopicStatus)
 _USER = "tubemq_spark"
 _TIMEOUT = 10.0  # seconds
-_MOST = 64 << 20  # bytes of an answer
 
 Answer = dict[str, Any]
 
@@ -85,8 +83,7 @@ class AdminApi:
             ) from None
 
     def _ask_masters(self, params: Mapping[str, object]) -> Answer:
-        """Ask one after the other: a standby redirects to the active one. No redirect is followed, because the form has
-        the token, and urllib would drop the form."""
+        """Ask one after the other: a standby redirects to the active one."""
         problems = []
         for address in self.masters:
             try:
@@ -141,19 +138,13 @@ def joined(values: Iterable[object]) -> str:
     return ",".join(map(str, values))
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-_FAILURES = OSError, http.client.HTTPException, ValueError  # the last one for impossible hosts, lengths and redirects
+_FAILURES = OSError, http.client.HTTPException, ValueError  # the last one for impossible hosts and lengths
 
 
 def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
     """Return the answer. Raise one of `_FAILURES`."""
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
-    reply = _post(url, form.encode(), timeout)
+    reply = post(url, form.encode(), timeout)
     try:
         answer = json.loads(reply.decode("utf-8", "replace"))
     except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
@@ -168,19 +159,9 @@ def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
     return answer
 
 
-def _post(url: str, form: bytes, timeout: float) -> bytes:
-    with _OPENER.open(url, form, timeout=timeout) as reply:
-        return bytes(reply.read(_MOST))
-
-
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        with error:
-            target = error.headers.get("Location")
-        return f"HTTP status {error.code}" + (f", a redirect to {shown(target)}" if target else "")
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    return shown((isinstance(cause, OSError) and cause.strerror) or cause) or type(cause).__name__
+    return shown((isinstance(error, OSError) and error.strerror) or error) or type(error).__name__

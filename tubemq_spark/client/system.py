@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What client, source and sink ask the operating system for: threads, locks, waits for sockets, random numbers, names.
 
-Besides it, only `clock` asks for the time, and `net.open_socket` for sockets. Callers name the module, as in
-`system.Lock()`, so that a simulated world can take the system's place.
+Besides it, only `clock` asks for the time, and `net.open_socket` and `http_post` for sockets. Callers name the module,
+as in `system.Lock()`, so that a simulated world can take the system's place.
 """
 
 from __future__ import annotations
