@@ -40,8 +40,8 @@ def redrive(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TOPIC", help="Write all to this topic.", show_default="each letter's own topic",
-                     callback=check_topic),
+        typer.Option("--to", metavar="TOPIC", show_default="each letter's own topic", callback=check_topic,
+                     help="Write all to this topic, as ordinary rows, which are no dead letters there."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -77,6 +77,10 @@ def redrive(
         raise ConfigError(f"--message-format is {message_format!r}; expected raw or inlongmsg")
     if not (to or only or dry_run):
         raise ConfigError("name the topics that may be written: --only-topic or --to. --dry-run shows them")
+    if topic == to or (to is None and topic in (only or ())):
+        raise ConfigError(
+            f"topic {topic} is the dead letter topic that is read. Name another one: --only-topic or --to"
+        )
     if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
         raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
@@ -101,7 +105,8 @@ def redrive(
             bounds = {"startingOffsets": _bound(topic, starts), "endingOffsets": _bound(topic, ends)}
             source = {**connection.options, "tubemq.group": reader, "subscribe": topic, **bounds}
             dead = spark.read.format("tubemq").options(**source).load().persist()
-            rows = restore(dead.where(where) if where else dead, message_format).persist()
+            chosen = dead.where(where).persist() if where else dead  # kept, because `where` may have a rand()
+            rows = restore(chosen, message_format).persist()
             targets = [
                 (one["topic"], one["count"], (to or one["topic"]) if not only or one["topic"] in only else None)
                 for one in rows.groupBy("topic").count().orderBy("topic").collect()
@@ -113,7 +118,7 @@ def redrive(
                 print_json(*({"topic": name, "rows": rows, "written_to": target} for name, rows, target in targets))
             left_out = sum(rows for _, rows, _ in targets) - count
             if where:
-                left_out += dead.count() - dead.where(where).count()
+                left_out += dead.count() - chosen.count()
             if group is not None and left_out and not dry_run:
                 raise TubeMQError(
                     f"nothing is written: {left_out} dead letters would be left out, and group {group} would skip "
