@@ -365,20 +365,27 @@ def test_a_demo_without_rows_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "printed",
-    ["An embedded TubeMQ listens", pytest.param("Spark", marks=pytest.mark.thorough)],
+    ("printed", "stop"),
+    [
+        ("An embedded TubeMQ listens", signal.SIGTERM),
+        pytest.param("Spark", signal.SIGINT, marks=pytest.mark.thorough),
+    ],
     ids=["starts", "reads"],
 )
-def test_an_interrupted_demo_prints_one_line(printed: str) -> None:
+def test_an_interrupted_demo_prints_one_line_and_leaves_no_folder(
+    printed: str, stop: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with subprocess.Popen([*COMMAND, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             printed_until(process, printed)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(stop)
             rest, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert (process.returncode, errors) == (130, "tubemq-spark: interrupted\n")
     assert "came out" not in rest
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_during_the_imports_is_reported() -> None:
@@ -425,8 +432,9 @@ def test_the_error_names_a_missing_java(
         java.write_text(f"#!/bin/sh\n{script}\n")
         java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    done = run("demo")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "Java 17 or later" in done.stderr
-    assert reason in done.stderr
+    for command in (["demo"], ["redrive", "dead", "--to", "t", "--master", "127.0.0.1:1"]):
+        done = run(*command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert "Java 17 or later" in done.stderr
+        assert reason in done.stderr

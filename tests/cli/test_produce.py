@@ -163,11 +163,12 @@ def test_a_live_pipe_is_sent_when_it_pauses(tubemq: EmbeddedTubeMQ, run: Run, mo
     assert results == [0]
 
 
-def test_ctrl_c_within_the_producer_tells_how_many_are_stored(
-    tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_the_producer_tells_how_many_are_stored(
+    tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals
 ) -> None:
     tubemq.create_topic("cut", partitions=1)
-    receive, signals = Producer._receive, [signal.SIGINT]
+    receive, signals = Producer._receive, [stop]
 
     def interrupted_receive(self: Producer) -> bool:
         if signals:

@@ -34,7 +34,7 @@ def tubemq_spark(
     """Apache TubeMQ and Spark from the command line.
 
     The exit status is 0 for success, 1 if the work failed, 2 for wrong usage or a wrong name, such as an unknown
-    topic, and 130 after Ctrl-C; a command that runs until Ctrl-C ends with 0. An error is one line.
+    topic, and 130 after Ctrl-C or SIGTERM; a command that runs until Ctrl-C ends with 0. An error is one line.
     """
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point of `tubemq-spark`: run one command. Exit statuses:
 
-0 success, 1 the work failed, 2 wrong usage or a wrong name, such as an unknown topic, 130 Ctrl-C.
+0 success, 1 the work failed, 2 wrong usage or a wrong name, such as an unknown topic, 130 Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"))
+    with suppress(ValueError):  # outside of the main thread, which alone receives signals
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # which would leave claims and temporary folders behind
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _run(sys.argv[1:] if arguments is None else arguments)
         status, problem = 0, ""

@@ -196,8 +196,8 @@ def _lines(path: Path, *, whole: bool) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _interruptible(parts: Iterable[T]) -> Iterator[T]:
-    """Yield them. From now on Ctrl-C is raised while the next one is awaited, because it would break a producer that
-    sends; a second one is raised at once."""
+    """Yield them. From now on Ctrl-C and SIGTERM are raised while the next one is awaited, because they would break a
+    producer that sends; a second one is raised at once."""
     is_waiting, is_interrupted = True, False
 
     def interrupt(*_: object) -> None:
@@ -207,8 +207,9 @@ def _interruptible(parts: Iterable[T]) -> Iterator[T]:
             raise KeyboardInterrupt
 
     with suppress(ValueError):  # outside of the main thread, which alone receives signals
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as for a command in the background of a script
-            signal.signal(signal.SIGINT, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as for a command in the background of a script
+                signal.signal(number, interrupt)
     try:
         for part in parts:
             is_waiting = False
