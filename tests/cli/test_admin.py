@@ -89,6 +89,9 @@ def calls(command: Any, *path: str) -> Iterator[str]:
     flags = {flag for parameter in command.params for flag in parameter.opts}
     if "--admin" in flags:
         needed = ["my_name" for one in command.params if one.param_type_name == "argument" and one.required]
+        needed += [
+            f"{one.opts[0]}=latest" for one in command.params if one.param_type_name == "option" and one.required
+        ]
         yield " ".join([*path, *needed, *sorted(flags & {"--yes"})])
         yield " ".join([*path, *needed, *sorted(flags & {"--yes", "--json"})])
 
@@ -100,7 +103,8 @@ def test_no_answer_of_a_master_ends_a_command_with_a_traceback(
 ) -> None:
     monkeypatch.setenv("TUBEMQ_ADMIN_TOKEN", "secret")
     with service(b'{"result": true, "data": ' + rows + b"}") as address:
-        done = run(*command.split(), "--master", "127.0.0.1:1", "--admin", str(address))
+        master = ["--master", "127.0.0.1:1", "-X", "retry.maxElapsedMs=1"]
+        done = run(*command.split(), *master, "--admin", str(address))
     assert done.returncode in (0, 1, 2)
     assert len(done.stderr.splitlines()) == (done.returncode != 0 or "nothing to list" in done.stderr)
     assert "internal error" not in done.stderr

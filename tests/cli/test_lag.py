@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from tests import messages
 from tests.cli.conftest import Run, variables_of
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, open_terminal
 from tests.clusters import Cluster
 from tests.waiting import wait_until
 from tubemq_spark.cli.lag import GroupState, sparkline, total_lag
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def test_the_lag_of_a_group_in_use_is_shown(named: Cluster, run: Run, group: str) -> None:
@@ -57,6 +59,39 @@ def test_watching_shows_how_the_lag_changes(named: Cluster, run: Run, terminal: 
     terminal.interrupt()
     lines = [json.loads(line) for line in terminal.finish().text.splitlines() if line.startswith("{")]
     assert {(line["group"], line["lag"]) for line in lines} == {(group, 2)}
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["live", "JSON"])
+def test_watching_tells_of_a_broker_that_goes_down(run: Run, terminal: Terminal, as_json: list[str]) -> None:
+    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
+        terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", *as_json, *connection)
+        terminal.wait_for(lambda text: "2:t:0" in text or '"broker_id": 2' in text)
+        tubemq.stop_broker(2)
+        terminal.wait_for(lambda text: "broker 2 is down, and its partitions are missing here" in text)
+        terminal.interrupt()
+        assert terminal.finish().status == 0
+
+
+def test_a_narrow_terminal_hides_no_cell() -> None:
+    with EmbeddedTubeMQ({"my_topic": 2}) as tubemq, open_terminal(width=10) as narrow:
+        tubemq.send("my_topic", b"a", "1:0")
+        variables = {"TUBEMQ_MASTER": tubemq.master, "TUBEMQ_ADMIN": tubemq.web_master}
+
+        def shown(*command: str, typed: str = "") -> str:
+            return re.sub(" +", " ", narrow.run(*command, typed=typed, variables=variables).text)
+
+        assert "1:my_topic:0 0 28 +1" in shown("offsets", "reset", "my_group", "my_topic", "--to", "-0", typed="y\n")
+        assert "1:my_topic:0 28 28 0 -" in shown("lag", "my_group")
+        assert "my_group my_topic 0 0" in shown("groups", "list")
+        assert "my_topic 1 2 yes" in shown("topics", "list")
+        assert "1 2 yes yes" in shown("topics", "describe", "my_topic")
+        assert "topic my_topic: " in shown("doctor", "--topic", "my_topic")
+        narrow.begin("lag", "my_group", "--watch", variables=variables)
+        narrow.wait_for(lambda text: "group my_group: lag 0" in text)
+        narrow.interrupt()
+        assert narrow.finish().status == 0
 
 
 def test_entries_of_a_shared_store_count_once() -> None:

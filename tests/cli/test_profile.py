@@ -107,6 +107,8 @@ def test_the_environment_names_a_profile(run: Run, monkeypatch: pytest.MonkeyPat
         ('master = "one:1"\n[tls]\nenabled = true\nca = "\\u0000"\n', "tubemq.tls.ca"),
         ('master = "one:1"\n[tls]\nenabled = true\ncert = "\\u0000"\nkey = "\\u0000"\n', "tubemq.tls.cert"),
         ('master = "one:1"\n[admin]\ntokenFile = "\\u0000"\n', "gives no token"),
+        ('master = "one:1"\n[admin]\ntokenFile = "/dev/null"\n', "gives no token (its first line is empty)"),
+        ('master = "one:1"\nuser = "alice"\npasswordFile = "/dev/null"\n', "password (its first line is empty)"),
         ('user = "alice"\n', "no master is named"),
         ('master = "one:1"\n[tls]\nca = "/x"\n', "tubemq.tls.enabled"),
     ],

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tubemq_spark.cli.local_checks import INSTALL_SPARK
-from tubemq_spark.cli.output import console, print_json, table
+from tubemq_spark.cli.output import console, is_wide_terminal, print_json, table
 from tubemq_spark.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def broker(
             print_json({**where, "topics": topics, "release": tubemq.release.value})
         else:
             print(_as_text(tubemq, topics), end="", flush=True)
-        if out.is_terminal and not as_json:
+        if is_wide_terminal(out) and not as_json:
             _show_activity(tubemq, stopped, out)
         else:
             stopped.get()

@@ -104,7 +104,7 @@ class Connection:
             return self._profile_admin.get("token")
         try:
             token = first_line(str(file)).strip()
-        except (OSError, ValueError, IndexError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"the file {file} gives no token ({error})") from None
         _warn_of_readers(Path(file))
         return token

@@ -13,7 +13,7 @@ from rich.text import Text
 from tubemq_spark.checks import FAILED, OK, CheckResult, CheckState, count_states, driver_checks
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.local_checks import local_checks
-from tubemq_spark.cli.output import console, print_json, print_line
+from tubemq_spark.cli.output import console, is_wide_terminal, print_json, print_line
 from tubemq_spark.cli.parameters import Json, connected
 from tubemq_spark.cli.reading import temporary_group
 from tubemq_spark.errors import TubeMQError
@@ -66,7 +66,7 @@ def _print(result: CheckResult, as_json: bool) -> None:
     what, remedy = f"{result.subject}: {result.detail}", result.remedy and f"what to do: {result.remedy}"
     if as_json:
         print_json(result._asdict())
-    elif out.is_terminal:
+    elif is_wide_terminal(out):
         made = Table.grid(Column(width=8), Column(width=13), Column(overflow="fold"))
         made.add_row(Text(result.state, _STYLES[result.state]), result.check, Text(what))
         if remedy:

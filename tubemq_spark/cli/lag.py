@@ -23,7 +23,7 @@ from rich.text import Text
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
-from tubemq_spark.cli.output import console, note, print_json, print_line, print_table, table
+from tubemq_spark.cli.output import console, is_wide_terminal, note, print_json, print_line, print_table, table
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, joined, rows_of
@@ -94,8 +94,13 @@ def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None
 
 def warn_of_missing_brokers(admin: AdminApi) -> None:
     """Say which brokers are down, because `states_by_group` lacks their partitions."""
-    if down := sorted(broker_id for broker_id, status in admin.brokers().items() if _is_down(status)):
-        note(f"warning: broker {joined(down)} is down, and its partitions are missing here")
+    if warning := _missing_brokers(admin):
+        note(warning)
+
+
+def _missing_brokers(admin: AdminApi) -> str:
+    down = sorted(broker_id for broker_id, status in admin.brokers().items() if _is_down(status))
+    return f"warning: broker {joined(down)} is down, and its partitions are missing here" if down else ""
 
 
 def _is_down(status: Answer) -> bool:
@@ -144,8 +149,8 @@ def lag(
     The lag counts index entries. Partitions of one store share its entries, so it is the most messages that are left.
     Uses the HTTP APIs of master and brokers.
     """
-    warn_of_missing_brokers(connection.admin)
     if not watch:
+        warn_of_missing_brokers(connection.admin)
         states = group_states(connection.admin, group, topic)
         if as_json:
             print_json(*(state.as_json() for state in states))
@@ -159,14 +164,19 @@ def lag(
 
 def _watch(connection: Connection, group: str, topic: str | None, interval: float, as_json: bool) -> None:
     history: deque[int] = deque(maxlen=_HISTORY)
-    states = group_states(connection.admin, group, topic)
-    is_live = console().is_terminal and not as_json
+    told, states = "", group_states(connection.admin, group, topic)
+    is_live = is_wide_terminal(console()) and not as_json
     with Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
         while True:
             history.append(total_lag(states))
+            warning = _missing_brokers(connection.admin)
+            if warning and warning != told and live is None:
+                note(warning)
+            told = warning
             if live is not None:
                 title = Text.assemble(f"group {group}: lag {history[-1]}  ", (sparkline(history), "cyan"))
-                live.update(Stack(title, table(_COLUMNS, _rows(states))), refresh=True)
+                below = [Text(warning, "yellow")] if warning else []
+                live.update(Stack(title, table(_COLUMNS, _rows(states)), *below), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})

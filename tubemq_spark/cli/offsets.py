@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ import typer
 from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
+from tubemq_spark.cli.lag import states_by_group
 from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_place, place_of
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
@@ -29,11 +31,13 @@ app = typer.Typer(
     help="Change the positions of a group. The command lag shows them. A Spark query continues from its checkpoint.",
 )
 
+_LOOK = 2.0  # seconds
+
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
 
 
 @app.command("set")
-@connected()
+@connected(admin=True)
 def set_offsets(
     connection: Connection,
     group: Group,
@@ -92,11 +96,11 @@ def set_offsets(
 
     topics = sorted({one.topic for one in places})
     member = GroupMember(connection.settings, group, *topics, claim_timeout=wait, zone=parse_zone(time_zone))
-    _move(member, find, yes, as_json)
+    _move(connection, member, find, yes, as_json)
 
 
 @app.command("reset")
-@connected()
+@connected(admin=True)
 def reset_offsets(
     connection: Connection,
     group: Group,
@@ -114,14 +118,19 @@ def reset_offsets(
     """
     place = parse_place(to, "--to")
     member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
-    _move(member, lambda reader: reader.resolve(place), yes, as_json)
+    _move(connection, member, lambda reader: reader.resolve(place), yes, as_json)
 
 
 def _move(
-    member: GroupMember, find: Callable[[GroupMember], Mapping[Partition, int]], yes: bool, as_json: bool
+    connection: Connection,
+    member: GroupMember,
+    find: Callable[[GroupMember], Mapping[Partition, int]],
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Move the group to the positions that `find` returns while the member holds the partitions."""
     group = member.session.group
+    is_unknown = _is_unknown(connection, group)  # before this member makes it known
     with held(member):
         before = {one: at.group for one, at in member.positions.items()}
         targets = {one: new for one, new in sorted(find(member).items()) if new != before[one]}
@@ -129,6 +138,8 @@ def _move(
         if targets and not as_json:
             rows = [(str(one), before[one], new, f"{entries[one]:+d}") for one, new in targets.items()]
             print_plan(("partition", "old", "new", "entries"), rows)
+        if is_unknown:
+            note(f"no broker shows a position of group {group}. Check the name, unless the group is a new one")
         if targets and not yes:
             confirm(f"Move group {group}?", err=as_json)
         if targets:
@@ -140,6 +151,14 @@ def _move(
         print_line(f"moved group {group} in {len(targets)} partitions")
     if not targets:
         (note if as_json else print_line)(f"group {group} is there already")
+
+
+def _is_unknown(connection: Connection, group: str) -> bool:
+    """Return True if no broker shows a position of the group; False also without an answer of the HTTP APIs."""
+    try:
+        return group not in states_by_group(replace(connection.admin, timeout=_LOOK), group)
+    except TubeMQError:
+        return False
 
 
 class GroupBusyError(TubeMQError):

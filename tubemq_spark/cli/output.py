@@ -23,6 +23,7 @@ from rich.text import Text
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import escaped
 
+_NARROW = 60  # characters of a terminal's line; a narrower table would lose cells
 _WIDE = 1_000_000  # characters of a line, for output that programs read
 
 Advance = Callable[[int], None]
@@ -31,6 +32,11 @@ Advance = Callable[[int], None]
 
 def console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def is_wide_terminal(out: Console) -> bool:
+    """Return True if tables can be fitted to it; elsewhere they are printed as whole lines."""
+    return out.is_terminal and out.width >= _NARROW
 
 
 def print_line(text: str) -> None:
@@ -81,7 +87,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wraps: bo
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: fitted to a terminal, or whole lines elsewhere."""
     out = console()
-    if out.is_terminal:
+    if is_wide_terminal(out):
         out.print(table(columns, rows))
         return
     out.width = _WIDE

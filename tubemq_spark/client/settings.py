@@ -187,7 +187,7 @@ def _credentials(raw: Mapping[str, str]) -> Credentials | None:
     if file is not None:
         try:
             password = first_line(file)
-        except (OSError, ValueError, IndexError) as cause:
+        except (OSError, ValueError) as cause:
             raise ConfigError(f"option 'tubemq.passwordFile': {file} gives no password ({cause})") from None
     if not password:
         raise ConfigError("option 'tubemq.user' needs 'tubemq.password' or 'tubemq.passwordFile' beside it")
@@ -195,11 +195,13 @@ def _credentials(raw: Mapping[str, str]) -> Credentials | None:
 
 
 def first_line(path: str) -> str:
-    """Return the first line of a file, without its end. Raise `OSError`, `ValueError` or `IndexError`."""
+    """Return the first line of a file, without its end. Raise `OSError` or `ValueError`."""
     with open(path, encoding="utf-8") as file:
         line = file.readline(_MAX_SECRET + 1)
     if len(line) > _MAX_SECRET:
         raise ValueError("its first line is too long")
+    if not line.strip():
+        raise ValueError("its first line is empty")
     return line.splitlines()[0]
 
 
