@@ -245,7 +245,7 @@ def prepare_inlong(given: Given) -> Check:
     given.names["rows"] = given.spark.sql(sold)
 
     def check(names: Mapping[str, Any]) -> None:
-        assert len(given.tubemq.messages("my_topic")) == 2  # the page writes its row twice
+        assert len(given.tubemq.messages("my_topic")) == 3  # the page writes its row three times
 
     return check
 

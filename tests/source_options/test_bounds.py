@@ -318,6 +318,15 @@ def test_a_time_that_no_message_reaches(
             read_batch(timed, "t", **options)
 
 
+@pytest.mark.option("startingOffsetsByTimestampStrategy")
+def test_no_earlier_time_is_advised_for_an_empty_partition(start: Start) -> None:
+    tubemq = start({"t": 1}, brokers=2)
+    tubemq.send("t", b"old", "1:0", msg_time="202601011200")
+    given = {"startingOffsetsByTimestamp": LATE, "startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(ConfigError, match=r"no message of .*2:t:0 is as late as .*: 2:t:0 has no messages, so set opt"):
+        read_batch(tubemq, "t", **given)
+
+
 # Clocks in Berlin show 02:00 to 02:59 on 2025-10-26 twice: from 00:00Z on and from 01:00Z on.
 NIGHT = [f"{hour:02}{minute:02}" for hour in (0, 1, 2, 2, 3, 4) for minute in range(60)]
 FIRST, SECOND, BEHIND = 120, 180, 240  # minutes from 00:00 on, which is 22:00Z

@@ -113,10 +113,13 @@ class OffsetResolver:
         moments = {p: place for p, place in bound.of(starts).items() if isinstance(place, datetime)}
         late = sorted(partition for partition in moments if starts[partition] >= at[partition].end)
         if late and strategy == "error":
+            extents = self._prober.extents(late)
+            empty = ", ".join(str(one) for one in late if extents[one].begin >= extents[one].end)
+            remedy = f"{empty} has no messages, so" if empty else "give an earlier time, or"
             raise ConfigError(
                 f"option '{bound.option}': no message of {', '.join(map(str, late))} is as late as "
-                f"{moments[late[0]]}: give an earlier time, or set option 'startingOffsetsByTimestampStrategy' to "
-                "latest to begin at the end"
+                f"{moments[late[0]]}: {remedy} set option 'startingOffsetsByTimestampStrategy' to latest to begin at "
+                "the end"
             )
         if late and len(late) == len(moments):
             _log.warning(

@@ -212,7 +212,8 @@ INLONG_DEFAULT_FORMAT = choice(
     "inlongDefaultFormat",
     ("inlongmsg", "raw"),
     "for `messageFormat=inlong`: what a message is whose attributes `version` and `msgEnType` are missing. InLong's "
-    "readers take it for InLongMsg; `raw` is a plain body, which DataProxy 1.2 and 1.3 sent without attributes",
+    "readers take it for InLongMsg; `raw` is a plain body, which DataProxy 1.2 and 1.3 sent without attributes: packs "
+    "without them are not opened then",
     "inlongmsg",
 )
 

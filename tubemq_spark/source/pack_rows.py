@@ -64,9 +64,14 @@ class PackOpener:
                     pack, found.own or {}, self._form.zone, self._form.max_unpacked, each, self._form.default_format
                 )
             except ProtocolError as error:
-                if not self._is_kept(message_id, str(error)):
+                if not self._is_kept(message_id, f"{error}{self._hint(found)}"):
                     return ()
         return [(None, binaries([pack]))]
+
+    def _hint(self, found: Attributes) -> str:
+        if self._form.message_format != "inlong" or not {"version", "msgEnType"}.isdisjoint(found.own or ()):
+            return ""
+        return ", and it has no attribute version or msgEnType; option 'inlongDefaultFormat' says what it is then"
 
 
 def _size(attributes: Attributes) -> int:
