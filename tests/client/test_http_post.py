@@ -46,6 +46,12 @@ def test_an_answer_that_never_ends_is_given_up(head: bytes) -> None:
         post(url, b"", 0.3)
 
 
+def test_lines_before_an_answer_that_never_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubemq_spark.client.http_post._MOST", 1 << 16)
+    with server(repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 100), 0.0) as url, pytest.raises(TimeoutError):
+        post(url, b"", 10.0)
+
+
 def test_an_answer_in_parts_is_whole() -> None:
     with server(iter([HEAD, b"\r\n", b"some ", b"text"]), 0.001) as url:
         assert post(url, b"", 10.0) == b"some text"

@@ -40,17 +40,20 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TimedSocket(socket.socket):
-    """Bounds the time of a whole answer: the timeout of a socket is that of one call, which may bring one byte."""
+    """Bounds the time and the bytes of a whole answer. The timeout of a socket is that of one call, which may bring one
+    byte; and `http.client` reads any number of lines before an answer (`100 Continue`)."""
 
     def __init__(self, connected: socket.socket, ends: float) -> None:
         super().__init__(fileno=connected.detach())
         self._ends = ends
+        self._most = 2 * _MOST  # a body in chunks has other bytes, too
 
     def recv_into(self, *args: Any) -> int:
         left = self._ends - SYSTEM_CLOCK.monotonic()
-        if left <= 0:
+        if left <= 0 or self._most <= 0:
             raise TimeoutError("timed out")
         self.settimeout(left)
         received = super().recv_into(*args)
         self._ends += received / _SLOWEST
+        self._most -= received
         return received
