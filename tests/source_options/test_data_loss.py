@@ -263,6 +263,28 @@ def test_a_topic_that_is_created_anew_is_read_from_its_first_message(start: Star
     assert bodies(stream.rows)[0 if planned else 10 :] == new
 
 
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("left", [0, 4])
+def test_a_topic_is_created_anew_before_the_query_has_read_of_it(start: Start, fail: bool, left: int) -> None:
+    """The query began where retention had moved the store's begin to, and new messages reach behind it."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    tubemq.expire("t", keep=left)
+    stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), **SHORT)
+    with stream.running() as run:
+        run.find_next()
+    tubemq.delete_topic("t")
+    tubemq.clock.advance(2)
+    tubemq.create_topic("t", partitions=1)
+    new = fill(tubemq, "t", 15)
+    if fail:
+        with pytest.raises((DataLossError, PositionMovedError)):
+            stream.run()
+    else:
+        stream.run()
+        assert bodies(stream.rows) == new
+
+
 def test_a_topic_that_the_query_never_had_is_an_error(start: Start) -> None:
     tubemq = start({"t": 1})
     stream = Stream(tubemq, "t", failOnDataLoss="false")

@@ -37,6 +37,8 @@ _NEAR_TURN = 60  # seconds: an id so near to the turn of the wave may soon occur
 _LONGEST = 15 * 60  # seconds between two fingerprints that a wave of 36 minutes can tell apart from all others
 _TOLERANCE = 30  # seconds by which the time between two messages may be longer than that between their fingerprints
 
+NO_MESSAGE = 0
+
 Store = tuple[int, str, int]
 """Broker, topic and store id: its partitions share one index."""
 
@@ -44,8 +46,9 @@ Store = tuple[int, str, int]
 class Fingerprint(NamedTuple):
     """The first message of `partition_id` at or behind `position` has `message_id`.
 
-    It was sent at about `time`, in seconds since the epoch by the driver's clock; 0 if unknown. Drivers' clocks may be
-    set: a later fingerprint may have an earlier time, and a time may lie in the future.
+    `NO_MESSAGE`: no message stood at `position`, because retention had removed it. Only another store has one there.
+    The message was sent at about `time`, in seconds since the epoch by the driver's clock; 0 if unknown. Drivers'
+    clocks may be set: a later fingerprint may have an earlier time, and a time may lie in the future.
     """
 
     position: int

@@ -14,7 +14,14 @@ from enum import Enum, auto
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.consumer.probe import PartitionPosition, ProbeResult
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, KnownIds, Store, span_between
+from tubemq_spark.protocol.log_fingerprint import (
+    NO_MESSAGE,
+    Fingerprint,
+    Fingerprints,
+    KnownIds,
+    Store,
+    span_between,
+)
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 
@@ -231,9 +238,12 @@ class StoreCheck:
 
     def new_fingerprints(self) -> Iterator[Fingerprint]:
         """Yield a fingerprint of the batch's last message; of its first one, where no fingerprint is near; and, if
-        the store had none before, one that is surely flushed.
+        the store had none before, one that is surely flushed. If retention removed all, yield one of no message.
         """
         batch, newest = self.batch, self.batch.newest
+        last = self._results_at(batch.last_entry)
+        if newest is None and last and all(result.begin > batch.last_entry for result in last.values()):
+            yield Fingerprint(batch.last_entry, min(last).partition_id, NO_MESSAGE, 0)
         owners = self._last_owners()
         if len(owners) != 1:
             return

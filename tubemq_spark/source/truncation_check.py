@@ -21,7 +21,15 @@ from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeR
 from tubemq_spark.client.consumer.search_runner import run_searches
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
-from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
+from tubemq_spark.protocol.log_fingerprint import (
+    NO_MESSAGE,
+    Fingerprint,
+    Fingerprints,
+    IdSpan,
+    Store,
+    span_between,
+    thinned,
+)
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.store_check import (
@@ -210,7 +218,7 @@ class TruncationCheck:
         # What has expired had been flushed, so no crash has lost it.
         survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
         store_begin, store_end = self.prober.extents(batch.partitions[:1])[batch.partitions[0]]
-        if not survived and len(batch.fingerprints) > 1:
+        if not survived and (len(batch.fingerprints) > 1 or batch.fingerprints[0].message_id == NO_MESSAGE):
             return store_begin, ()  # not even the oldest message is there, so all messages are new
         last = survived[-1] if survived else None
         replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)
