@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import Any
 
 from tests.real.ini import AUTH_TOKEN
+from tubemq_spark.client.http_post import post
 
 _USER = "tests"
 _QUERIES = ("admin_query", "admin_get", "admin_snapshot")
@@ -18,16 +17,6 @@ _TIMEOUT = 30.0
 
 class AdminError(RuntimeError):
     """The server refused a call, or answered without JSON."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Turns redirects into errors: a standby master on this machine might redirect to itself."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
 def call(url: str, params: dict[str, object]) -> dict[str, Any]:
@@ -43,12 +32,7 @@ def call(url: str, params: dict[str, object]) -> dict[str, Any]:
     if not str(params["method"]).startswith(_QUERIES):  # user names in a query would select records
         params = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": AUTH_TOKEN, **params}
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
-    try:
-        with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
-            text = reply.read().decode()
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
+    text = post(url, form.encode(), _TIMEOUT).decode()
     try:
         answer = json.loads(text)
     except ValueError:

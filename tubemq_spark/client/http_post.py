@@ -18,8 +18,8 @@ _SLOWEST = 64 * 1024  # bytes a second; an answer that comes more slowly is give
 def post(url: str, form: bytes, timeout: float) -> bytes:
     """Return the answer, which must be complete after `timeout` seconds and one more for each `_SLOWEST` bytes.
 
-    No redirect is followed, because the form may have a token. Raise `OSError`, `http.client.HTTPException`, or
-    `ValueError` for a URL or a length that is not possible.
+    No redirect is followed, because the form may have a token. Raise `OSError`, also for another status than 200,
+    `http.client.HTTPException`, or `ValueError` for a URL or a length that is not possible.
     """
     parts = urllib.parse.urlsplit(url)
     with closing(_Connection(parts.hostname or "", parts.port, timeout=timeout)) as connection:
@@ -28,7 +28,7 @@ def post(url: str, form: bytes, timeout: float) -> bytes:
         if reply.status != http.client.OK:
             target = reply.getheader("Location")
             text = f"HTTP status {reply.status}" + (f", a redirect to {target}" if target else "")
-            raise http.client.HTTPException(text)
+            raise OSError(text)
         return reply.read(_MOST)
 
 
