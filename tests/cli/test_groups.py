@@ -104,3 +104,9 @@ def test_an_unknown_topic_is_refused(named: Cluster, run: Run, command: str) -> 
     done = run("groups", command, "no_such_topic", "anybody")
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no topic no_such_topic" in done.stderr
+
+
+def test_a_command_that_may_not_read_names_the_option(authorised_topic: str, run: Run) -> None:
+    done = run("consume", authorised_topic)
+    assert done.returncode == 1
+    assert done.stderr.endswith("--group names a group that may read the topic\n")

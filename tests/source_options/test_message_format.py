@@ -58,6 +58,15 @@ def test_each_message_has_its_own_format(start: Start, streaming: bool) -> None:
         read_batch(tubemq, "t", messageFormat="inlong")
 
 
+@pytest.mark.option("messageFormat")
+def test_a_message_that_is_marked_as_no_pack_names_the_other_format(start: Start) -> None:
+    tubemq = start({"t": 1})
+    tubemq.send("t", b"plain", attributes={"version": "0"})
+    with pytest.raises(ProtocolError, match=r"is not an InLongMsg.*option 'messageFormat' inlong .*version"):
+        read_batch(tubemq, "t", messageFormat="inlongmsg")
+    assert bodies(read_batch(tubemq, "t", messageFormat="inlong")) == [b"plain"]
+
+
 @pytest.mark.option("inlongDefaultFormat")
 def test_default_format_needs_a_format_of_inlong(start: Start) -> None:
     given = {"messageFormat": "inlongmsg", "inlongDefaultFormat": "raw"}

@@ -28,7 +28,7 @@ from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import AuthError, ConfigError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import outside_repeated_hour
@@ -95,7 +95,12 @@ class TopicReader:
         self.close()
 
     def _open(self) -> None:
-        self.session.register()
+        try:
+            self.session.register()
+        except AuthError as error:
+            if self.session.group.startswith(TEMPORARY):
+                raise AuthError(f"{error}. --group names a group that may read the topic") from None
+            raise
         self.look_for_partitions()
 
     def close(self) -> None:

@@ -69,8 +69,11 @@ class PackOpener:
         return [(None, binaries([pack]))]
 
     def _hint(self, found: Attributes) -> str:
-        if self._form.message_format != "inlong" or not {"version", "msgEnType"}.isdisjoint(found.own or ()):
+        is_marked = not {"version", "msgEnType"}.isdisjoint(found.own or ())
+        if is_marked is (self._form.message_format == "inlong"):
             return ""
+        if is_marked:
+            return "; with option 'messageFormat' inlong it is opened as its attribute version or msgEnType says"
         return ", and it has no attribute version or msgEnType; option 'inlongDefaultFormat' says what it is then"
 
 
