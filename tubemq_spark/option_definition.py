@@ -114,9 +114,9 @@ def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere:
 def _check_unknown(key: str, names: Collection[str]) -> None:
     for option, instead in _KAFKA_OPTIONS.items():
         if option.lower() == key.lower():  # Spark gives names in lower case
-            raise ConfigError(f"option '{option}' belongs to Spark's Kafka source, not to tubemq: {instead}")
+            raise ConfigError(f"option '{option}' belongs to Spark's Kafka connector, not to tubemq: {instead}")
     if key.lower().startswith("kafka."):
-        raise ConfigError(f"option '{key}' belongs to Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
+        raise ConfigError(f"option '{key}' belongs to Spark's Kafka connector; TubeMQ's client has options 'tubemq.…'")
     if key.lower() in ("path", "paths"):
         raise ConfigError(
             f"option '{key}' is set, but TubeMQ has topics, no paths: call load(), save(), start() without"

@@ -273,7 +273,7 @@ def test_contradicting_values_are_refused(name: str, given: dict[str, str], sent
         ({**MASTER, "effectivlyOnce": "true"}, "option 'effectivlyOnce' is unknown; did you mean 'effectivelyOnce'"),
         ({**MASTER, "stampRow": "true"}, "option 'stampRow' is unknown; did you mean 'stampRows'"),
         ({**MASTER, "receipt": "/x"}, "option 'receipt' is unknown; did you mean 'receipts'"),
-        ({**MASTER, "kafka.bootstrap.servers": "m"}, "belongs to Spark's Kafka source.* use option 'tubemq.master'"),
+        ({**MASTER, "kafka.bootstrap.servers": "m"}, "belongs to Spark's Kafka connector.* use option 'tubemq.master'"),
         ({**MASTER, "deadLetters": "x"}, "option 'deadLetters' is unknown; did you mean 'deadLetterTopic'"),
         ({**MASTER, "messageFormat": "inlong"}, "expected raw or inlongmsg .* writes packs in either inlongPackFormat"),
         ({**MASTER, "exactlyOnce": "true"}, "option 'exactlyOnce' is unknown; did you mean 'effectivelyOnce'"),

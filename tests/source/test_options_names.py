@@ -64,7 +64,7 @@ def test_unknown_option_suggests_the_nearest_name(given: str, meant: str) -> Non
 def test_kafka_options_name_the_tubemq_option(given: str, instead: str) -> None:
     for key in (given, given.lower()):
         problem = refusal(REQUIRED | {key: "x"})
-        assert problem.startswith(f"option '{given}' belongs to Spark's Kafka source")
+        assert problem.startswith(f"option '{given}' belongs to Spark's Kafka connector")
         assert instead in problem
 
 

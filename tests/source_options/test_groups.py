@@ -44,6 +44,28 @@ def test_group_follows_commits_and_is_never_ahead(start: Start, given: str | Non
     assert stands(tubemq) == 50 * UNIT
 
 
+@pytest.mark.parametrize(("starts", "skips"), [("latest", True), ("group", False), ("earliest", False)])
+def test_a_new_query_that_begins_ahead_of_its_group_says_so(
+    start: Start, starts: str, skips: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    with Stream(tubemq, "t").running() as run:
+        run.next(), run.latest()
+    fill(tubemq, "t", 3)
+    Stream(tubemq, "t", startingOffsets=starts).run()
+    text = "[group-skipped] reading begins at the end"
+    assert (text in caplog.text) is skips
+    assert ("up to 3 index entries of 1:t:0 are not read" in caplog.text) is skips
+
+
+def test_a_new_group_skips_nothing(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 3})
+    fill(tubemq, "t", 50)
+    Stream(tubemq, "t", startingOffsets="latest").run()
+    assert "[group-skipped]" not in caplog.text
+
+
 def test_next_run_commits_the_batch_of_trigger_once(start: Start) -> None:
     """With trigger `once`, Spark ends the run without calling `commit`."""
     tubemq = start({"t": 1})

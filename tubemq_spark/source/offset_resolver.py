@@ -11,7 +11,7 @@ from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, ReadStatus
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
@@ -41,6 +41,7 @@ class OffsetResolver:
         """
         starts = self._resolve(self._options.starting, at, earliest)
         self._check_late(starts, at)
+        self._warn_of_skipped(starts, at)
         return starts
 
     def ending(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> dict[Partition, int]:
@@ -127,6 +128,22 @@ class OffsetResolver:
                 ", ".join(map(str, late)),
                 moments[late[0]],
                 bound.option,
+            )
+
+    def _warn_of_skipped(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> None:
+        """Warn if a read begins at the end although the group had not come so far: perhaps a checkpoint was lost."""
+        places = self._options.starting.of(starts)
+        skipped = {
+            p: starts[p] - at[p].group for p, place in places.items() if place == LATEST and at[p].group < starts[p]
+        }
+        if skipped:
+            _log.warning(
+                "[group-skipped] reading begins at the end, by option 'startingOffsets' or its default, and group %s "
+                "stands before that: up to %d index entries of %s are not read. To read them, start again with a new "
+                "checkpoint and startingOffsets=group",
+                self._options.group,
+                max(skipped.values()) // INDEX_MSG_UNIT_SIZE,
+                ", ".join(map(str, sorted(skipped))),
             )
 
 
