@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -118,7 +119,7 @@ def snappy_size(data: bytes) -> int:
 
 def _unpack_gzip(data: bytes, most: int) -> bytes:
     unpacker = zlib.decompressobj(_GZIP)
-    plain = unpacker.decompress(data, most + 1)
+    plain = unpacker.decompress(data, min(most + 1, sys.maxsize))
     _check_size(len(plain), most)
     if not unpacker.eof or unpacker.unused_data:
         raise _damaged("gzip")

@@ -69,6 +69,15 @@ def test_a_line_has_all_fields(named: Cluster, run: Run) -> None:
     }  # fmt: skip
 
 
+def test_a_time_that_utc_does_not_have_stays_an_attribute(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("one")
+    place = messages.partitions(named, topic)[0]
+    messages.send(named, [(place, b"x")], attributes=encode_attributes(None, None, "000101010000"))
+    for command in (["consume", topic], ["find", topic, "--text", "x"]):
+        (line,) = run(*command, "--time-zone", "Asia/Shanghai").json
+        assert (line["msg_time"], line["attributes"]) == (None, {"$msgTime$": "000101010000"})
+
+
 def test_a_format_prints_chosen_fields(named: Cluster, run: Run) -> None:
     topic = named.new_topic("three")
     run("produce", topic, "--type", "click", "-a", "site=north", "-p", "1:2", stdin=b"a\nb\n")
@@ -87,7 +96,7 @@ def test_a_message_that_unpacks_to_too_much_is_corrupt(named: Cluster, run: Run)
         assert (line["corrupt"], str(64 << 20) in line["problem"]) == (True, True)
     for told in (["consume", topic, "--format", "{value}"], ["find", topic, "--attribute", "x=y"]):
         assert f"message {line['message_id']} is corrupt" in run(*told).stderr
-    (line,) = run("consume", topic, "--max-unpacked-bytes", str(65 << 20)).json
+    (line,) = run("consume", topic, "--max-unpacked-bytes", str((1 << 63) - 1)).json  # more than zlib can count
     assert (len(line["value"]), "corrupt" in line) == (65 << 20, False)
 
 

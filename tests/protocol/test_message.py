@@ -22,6 +22,7 @@ from tubemq_spark.protocol.message import (
     encode_target,
     format_msg_time,
     parse_msg_time,
+    parse_zone,
     split_payload,
 )
 from tubemq_spark.protocol.metadata import Partition
@@ -174,6 +175,12 @@ def test_refuses_invalid_attributes(
 )
 def test_texts_that_are_no_time(text: str) -> None:
     assert parse_msg_time(text) is None
+
+
+@pytest.mark.parametrize(("text", "zone"), [("000101010000", "Asia/Shanghai"), ("999912312359", "America/New_York")])
+def test_a_time_whose_year_utc_does_not_have_is_no_time(text: str, zone: str) -> None:
+    assert parse_msg_time(text) is not None
+    assert parse_msg_time(text, parse_zone(zone)) is None
 
 
 @given(minutes)

@@ -162,13 +162,14 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
 
 
 def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
-    """Return `yyyyMMddHHmm` in `zone` as microseconds since the epoch, the first if there are two; None if invalid."""
+    """Return `yyyyMMddHHmm` in `zone` as microseconds since the epoch, the first if there are two; None if invalid, or
+    if UTC has no such year, because no Python program could show it."""
     if len(text) != _MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     fields = (text[:4], text[4:6], text[6:8], text[8:10], text[10:])
     try:
-        moment = datetime(*map(int, fields), tzinfo=zone)  # type: ignore[misc, arg-type]
-    except ValueError:
+        moment = datetime(*map(int, fields), tzinfo=zone).astimezone(timezone.utc)  # type: ignore[misc, arg-type]
+    except (ValueError, OverflowError):
         return None
     return int((moment - EPOCH).total_seconds()) * 1_000_000
 
