@@ -64,7 +64,7 @@ def test_a_profile_has_the_options_of_spark(write: Write) -> None:
 
 
 def test_the_command_line_wins(write: Write) -> None:
-    path = write('master = "one:1"\nuser = "alice"\npassword = "a"\n[admin]\ntoken = "t"\n')
+    path = write('master = "one:1"\nuser = "alice"\nPassword = "a"\n[admin]\ntoken = "t"\n')
     found = Connection("two:2", path, ["password=b", "tubemq.rpc.timeoutms=700"], "web", "u")
     assert found.settings.masters == (Address("two", 2),)
     assert found.settings.credentials is not None
@@ -135,9 +135,19 @@ def test_secrets_that_others_can_read_are_named(
     Connection(config=path)
     Connection("one:1", None, ["user=alice", "password=secret"])
     by_file, by_profile, by_argument = capfd.readouterr().err.splitlines()
+    path.write_text(path.read_text().replace("password", "PASSWORD"))
+    Connection(config=path)
+    assert capfd.readouterr().err.rstrip() == by_profile
     assert f"chmod 600 {secret}" in by_file
     assert f"chmod 600 {path}" in by_profile
     assert "can see -X password in its list of processes" in by_argument
+
+
+def test_a_folder_is_no_password_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"gives no password.*Is a directory"):
+        use(Connection("one:1", None, ["user=alice", f"passwordFile={tmp_path}"]))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("assignment", ["user", "=x", "nothing=1"])

@@ -42,6 +42,7 @@ TOKEN_VARIABLE = "TUBEMQ_ADMIN_TOKEN"  # a name, not a token
 _RETRY_MS = "10000"  # a person waits less long than a query
 _MAX_PROFILE = 1 << 20  # characters
 _ADMIN_KEYS = ("address", "token", "tokenFile")
+_NAMES = {option.name.lower(): option.name for option in CLIENT_OPTIONS}
 _SECRETS = {PASSWORD.name, TLS_KEY_PASSWORD.name}
 _SECRET_FILES = {PASSWORD_FILE.name, TLS_KEY.name}
 
@@ -152,11 +153,10 @@ def _options(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]
         elif not isinstance(value, str | int | float):
             raise ConfigError(f"{prefix}{key} is a {type(value).__name__}; expected a text, a number, true or false")
         else:
-            yield prefix + key, str(value).lower() if isinstance(value, bool) else str(value)
+            yield _full_name(prefix + key), str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _assigned(assignments: Sequence[str]) -> dict[str, str]:
-    known = {option.name.lower(): option.name for option in CLIENT_OPTIONS}
     found = {}
     for text in assignments:
         name, separator, value = text.partition("=")
@@ -164,8 +164,13 @@ def _assigned(assignments: Sequence[str]) -> dict[str, str]:
             raise ConfigError("-X takes NAME=VALUE, for example -X user=alice")  # what was given may be a secret
         name = name.strip()
         full = name if name.lower().startswith("tubemq.") else f"tubemq.{name}"
-        found[known.get(full.lower(), full)] = value
+        found[_full_name(full)] = value
     return found
+
+
+def _full_name(name: str) -> str:
+    """Return the name of an option as it is defined, whatever its case is here; other names as they are."""
+    return _NAMES.get(name.lower(), name)
 
 
 def _warn_of_argument(name: str, others: str) -> None:
@@ -174,8 +179,8 @@ def _warn_of_argument(name: str, others: str) -> None:
 
 def _warn_of_readers(path: Path) -> None:
     try:
-        is_open = bool(path.stat().st_mode & stat.S_IROTH)
+        mode = path.stat().st_mode
     except (OSError, ValueError):  # reading it says what is wrong
         return
-    if is_open:
+    if mode & stat.S_IROTH and not stat.S_ISDIR(mode):  # reading a folder says that it is one
         note(f"warning: all users of this machine can read {path}, which holds a secret. Run: chmod 600 {path}")
