@@ -57,6 +57,11 @@ def test_an_answer_of_another_service_is_refused(answer: bytes) -> None:
         AdminApi([address]).query("admin_query_broker_run_status")
 
 
+def test_only_the_json_value_true_means_success() -> None:
+    with service(b'{"result": "false", "errMsg": "no"}') as address, pytest.raises(AdminError, match="no"):
+        AdminApi([address]).query("admin_query_broker_run_status")
+
+
 @pytest.mark.parametrize("redirect", ["http://[", "http://x\x1b[2J/"])
 def test_a_redirect_to_no_address_is_refused(redirect: str) -> None:
     with service(b"", redirect) as address, pytest.raises(TransportError, match="does not answer"):

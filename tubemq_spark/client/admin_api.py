@@ -151,7 +151,7 @@ def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
         raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
     if not isinstance(answer, dict):
         raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address")
-    if not answer.get("result"):
+    if answer.get("result") is not True:
         problem = str(answer.get("errMsg", "no reason given"))
         if "unauthorized" in problem:
             raise AuthError("the master refused the administration token (confModAuthToken in master.ini)")
