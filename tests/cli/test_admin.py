@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 import typer
 
 from tests.cli.conftest import Run
 from tubemq_spark.cli.app import app
-from tubemq_spark.client.admin_api import AdminApi, AdminError
+from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Address
 
@@ -71,6 +72,19 @@ def test_a_redirect_to_no_address_is_refused(redirect: str) -> None:
 def test_a_broker_at_no_address_is_refused() -> None:
     with pytest.raises(TransportError, match=r"the HTTP port .* of broker 1 does not answer"):
         AdminApi([]).ask_broker({"brokerId": 1, "brokerIp": "[[", "brokerWebPort": 1}, "admin_query_offset")
+
+
+@pytest.mark.parametrize("token", ["secret token", "s3cret"])
+def test_a_server_that_quotes_the_call_shows_no_token(token: str) -> None:
+    quoted = f"method=x&confModAuthToken={quote_plus(token)} {token}"
+    refused = json.dumps({"result": False, "errMsg": quoted}).encode()
+    rows = json.dumps({"result": True, "data": [{"success": False, "errInfo": quoted}]}).encode()
+    with service(refused) as address, pytest.raises(AdminError, match=r"confModAuthToken=\*\*\* \*\*\*$"):
+        AdminApi([address], token).change("admin_reload_broker_configure")
+    with service(rows) as address, pytest.raises(AdminError, match=r"confModAuthToken=\*\*\* \*\*\*$"):
+        check_rows(AdminApi([address], token).change("admin_reload_broker_configure"), "it")
+    with service(b"", f"http://x/?{quoted}") as address, pytest.raises(TransportError, match=r"=\*\*\* \*\*\*"):
+        AdminApi([address], token).change("admin_reload_broker_configure")
 
 
 def test_the_token_goes_to_no_other_address_than_the_named_ones() -> None:

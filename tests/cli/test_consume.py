@@ -160,6 +160,22 @@ def test_following_prints_new_messages_until_interrupted(named: Cluster, run: Ru
     assert found == ["before", "after"]
 
 
+def test_following_tells_of_a_store_that_became_shorter(tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:
+    tubemq.create_topic("cut", partitions=1)
+    for body in (b"one", b"two"):
+        tubemq.send("cut", body, partition=0)
+    variables = {"TUBEMQ_MASTER": tubemq.master}
+    terminal.begin("consume", "cut", "--follow", "--from", "earliest", variables=variables)
+    terminal.wait_for(lambda text: '"value": "two"' in text)
+    tubemq.crash_broker(1)
+    tubemq.start_broker(1)
+    terminal.wait_for(lambda text: "the store of 1:cut:0 ends at 0 now, before 56" in text)
+    tubemq.send("cut", b"new", partition=0)
+    terminal.wait_for(lambda text: '"value": "new"' in text.rpartition("\n")[0])
+    terminal.interrupt()
+    assert terminal.finish().status == 0
+
+
 def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:
     tubemq.create_topic("growing", partitions=1)
     terminal.begin("consume", "growing", "--follow", "--refresh", "0.1", variables={"TUBEMQ_MASTER": tubemq.master})

@@ -142,13 +142,18 @@ def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str
     assert part in done.stderr
 
 
-def test_a_live_pipe_is_sent_when_it_pauses(tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    tubemq.create_topic("live", partitions=1)
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_live_pipe_is_sent_when_it_pauses(
+    tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    topic = f"live{blocks}"
+    tubemq.create_topic(topic, partitions=1)
     read, write = os.pipe()
+    os.set_blocking(read, blocks)  # any process that shares the pipe may do that
     results: list[int] = []
 
     def produce() -> None:
-        results.append(main(["produce", "live", "--master", tubemq.master]))
+        results.append(main(["produce", topic, "--master", tubemq.master]))
 
     with os.fdopen(read) as stdin, os.fdopen(write, "wb", buffering=0) as pipe:
         monkeypatch.setattr("sys.stdin", stdin)
@@ -156,10 +161,10 @@ def test_a_live_pipe_is_sent_when_it_pauses(tubemq: EmbeddedTubeMQ, run: Run, mo
         thread.start()
         for count, text in enumerate((b"first\nsec", b"ond\nthird\n"), 1):
             pipe.write(text)
-            wait_until(lambda expected=2 * count - 1: len(tubemq.messages("live")) == expected)  # type: ignore[misc]
+            wait_until(lambda expected=2 * count - 1: len(tubemq.messages(topic)) == expected)  # type: ignore[misc]
         pipe.close()
         thread.join()
-    assert [message.body for message in tubemq.messages("live")] == [b"first", b"second", b"third"]
+    assert [message.body for message in tubemq.messages(topic)] == [b"first", b"second", b"third"]
     assert results == [0]
 
 

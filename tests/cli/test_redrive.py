@@ -57,6 +57,23 @@ def test_an_error_of_the_sink_is_told(topics: tuple[str, str], redrive: Callable
     done = redrive(topics[0], "--to", "no_such_topic", "--yes")
     assert done.status == 2
     assert re.search(r"tubemq-spark: .*no_such_topic", done.text)
+    assert "tubemq-spark: rows may be written already\n" in done.text
+
+
+def test_a_group_that_somebody_moves_meanwhile_stays_there(
+    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+) -> None:
+    dead, target = topics
+    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
+    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
+    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").returncode == 0
+    terminal.type("y\n")
+    done = terminal.finish()
+    assert done.status == 1
+    assert f"another client has moved group {group} in 1:{dead}:0 meanwhile" in done.text
+    assert run("consume", target).json == []
+    assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").stdout == f"group {group} is there already\n"
 
 
 def test_dead_letters_are_written_once_to_their_topics(

@@ -231,8 +231,14 @@ def _follow(
     reached = reader.resolve(begin, chosen or None)
     next_look = Deadline(refresh, clock)
     while True:
-        present = reader.ends
-        ends = {one: max(position, present[one]) for one, position in reached.items()}
+        ends = {one: end for one, end in reader.ends.items() if one in reached}
+        for one, end in ends.items():
+            if end < reached[one]:
+                note(
+                    f"the store of {one} ends at {end} now, before {reached[one]}: its broker lost messages, or the "
+                    f"topic was created anew. Following goes on at {end}; `--from earliest` without `--follow` shows "
+                    "what is stored before that"
+                )
         if reached != ends:
             yield from read_range(reader, reached, ends)
             reached = ends

@@ -22,7 +22,7 @@ from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_pla
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
-from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
+from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -143,7 +143,12 @@ def _move(
         if targets and not yes:
             confirm(f"Move group {group}?", err=as_json)
         if targets:
-            member.claims.take(targets)
+            try:
+                member.claims.take(targets)
+            except TransportError as error:
+                moved = ", ".join(str(one) for one in targets if one not in error.unserved)
+                note(f"group {group} was moved in {moved or 'no partition'} only")
+                raise
     if as_json:
         for one, new in targets.items():
             print_json({**place_of(one), "old": before[one], "new": new, "entries": entries[one]})

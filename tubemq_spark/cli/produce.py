@@ -180,7 +180,11 @@ def _lines(path: Path, *, whole: bool) -> Iterator[tuple[str, bytes | None]]:
             while True:
                 if not whole and not select.select([file], [], [], 0)[0]:
                     yield place(), None
-                if not (part := file.read(_PART)):
+                part: bytes | None = file.read(_PART)
+                if part is None:  # somebody who shares the input has made it non-blocking
+                    select.select([file], [], [])
+                    continue
+                if not part:
                     break
                 *lines, rest = [part] if whole else part.split(b"\n")
                 for line in lines:

@@ -87,9 +87,11 @@ def redrive(
     reader = group or temporary_group()
     with GroupMember(connection.settings, reader, topic) as member:
         groups = {one: at.group for one, at in member.positions.items()}  # a new group stands at the earliest message
-        starts = groups if place is None else member.resolve(place)
         ends = {one: at.end for one, at in member.positions.items()}
         begins = member.resolve(EARLIEST)  # the group may stand before it
+        starts = {one: max(at, begins[one]) for one, at in groups.items()} if place is None else member.resolve(place)
+        if group is not None and (expired := sorted(one for one in begins if groups[one] < starts[one] == begins[one])):
+            note(f"retention has removed messages of {', '.join(map(str, expired))} that group {group} had not reached")
         skipped = [one for one, start in starts.items() if start > max(groups[one], begins[one])]
     if group is not None and skipped and not dry_run:
         raise TubeMQError(
@@ -99,52 +101,83 @@ def redrive(
     from tubemq_spark.cli.stream import local_session, spark_errors
     from tubemq_spark.sink.restore import restore
 
-    with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
-        note("starting Spark ...")
-        with local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark, spark_errors():
-            bounds = {"startingOffsets": _bound(topic, starts), "endingOffsets": _bound(topic, ends)}
-            source = {**connection.options, "tubemq.group": reader, "subscribe": topic, **bounds}
-            dead = spark.read.format("tubemq").options(**source).load().persist()
-            chosen = dead.where(where).persist() if where else dead  # kept, because `where` may have a rand()
-            rows = restore(chosen, message_format).persist()
-            targets = [
-                (one["topic"], one["count"], (to or one["topic"]) if not only or one["topic"] in only else None)
-                for one in rows.groupBy("topic").count().orderBy("topic").collect()
-            ]
-            count = sum(rows for _, rows, target in targets if target is not None)
-            if not as_json:
-                print_plan(("topic of the letters", "rows", "written to"), targets)
-            elif dry_run:
-                print_json(*({"topic": name, "rows": rows, "written_to": target} for name, rows, target in targets))
-            left_out = sum(rows for _, rows, _ in targets) - count
-            if where:
-                left_out += dead.count() - chosen.count()
-            if group is not None and left_out and not dry_run:
-                raise TubeMQError(
-                    f"nothing is written: {left_out} dead letters would be left out, and group {group} would skip "
-                    "them. Leave out --group, or allow all with --only-topic or --to and without --where"
-                )
-            if count and not dry_run:
-                if not yes:
-                    confirm(f"Write {count} rows?")
-                options = {**connection.options, "messageFormat": message_format}
-                options |= {"topic": to} if to else {}
-                options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
-                # Spark looks a sink up in the thread's active session; `local_session` created it in another thread.
-                spark.createDataFrame([], "value INT")
-                allowed = rows.where(rows.topic.isin(only)) if only else rows
-                allowed.write.format("tubemq").options(**options).mode("append").save()
+    has_begun = False  # to write
+    try:
+        with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
+            note("starting Spark ...")
+            with (
+                local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark,
+                spark_errors(),
+            ):
+                bounds = {"startingOffsets": _bound(topic, starts), "endingOffsets": _bound(topic, ends)}
+                source = {**connection.options, "tubemq.group": reader, "subscribe": topic, **bounds}
+                dead = spark.read.format("tubemq").options(**source).load().persist()
+                chosen = dead.where(where).persist() if where else dead  # kept, because `where` may have a rand()
+                rows = restore(chosen, message_format).persist()
+                targets = [
+                    (one["topic"], one["count"], (to or one["topic"]) if not only or one["topic"] in only else None)
+                    for one in rows.groupBy("topic").count().orderBy("topic").collect()
+                ]
+                count = sum(rows for _, rows, target in targets if target is not None)
+                if not as_json:
+                    print_plan(("topic of the letters", "rows", "written to"), targets)
+                elif dry_run:
+                    print_json(*({"topic": name, "rows": rows, "written_to": target} for name, rows, target in targets))
+                left_out = sum(rows for _, rows, _ in targets) - count
+                if where:
+                    left_out += dead.count() - chosen.count()
+                if group is not None and left_out and not dry_run:
+                    raise TubeMQError(
+                        f"nothing is written: {left_out} dead letters would be left out, and group {group} would skip "
+                        "them. Leave out --group, or allow all with --only-topic or --to and without --where"
+                    )
+                if count and not dry_run:
+                    if not yes:
+                        confirm(f"Write {count} rows?")
+                    if group is not None:
+                        with held(GroupMember(connection.settings, group, topic)) as member:
+                            _check_unmoved(member, groups)
+                    has_begun = True
+                    options = {**connection.options, "messageFormat": message_format}
+                    options |= {"topic": to} if to else {}
+                    options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
+                    # Spark looks a sink up in the thread's active session; another thread has created it.
+                    spark.createDataFrame([], "value INT")
+                    allowed = rows.where(rows.topic.isin(only)) if only else rows
+                    allowed.write.format("tubemq").options(**options).mode("append").save()
+        if group is not None and not dry_run:
+            with held(GroupMember(connection.settings, group, topic)) as member:
+                _check_unmoved(member, groups)
+                member.claims.take(ends)
+    except BaseException:
+        if has_begun:
+            again_text = (
+                "" if group is None else f", and group {group} was not moved: the next call would write them again"
+            )
+            note(f"rows may be written already{again_text}")
+        raise
+    if not count:  # said here, because Spark's log has the standard error above
+        note(f"nothing of topic {topic} would be written" if dry_run else f"nothing of topic {topic} was to be written")
     if dry_run:
-        if not count:  # said here, because Spark's log has the standard error above
-            note(f"nothing of topic {topic} would be written")
         return
-    if group is not None:
-        with held(GroupMember(connection.settings, group, topic)) as member:
-            member.claims.take(ends)
     if as_json:
         print_json({"topic": topic, "rows": count})
     else:
         print_line(f"wrote {count} rows of dead letters of topic {topic}")
+
+
+def _check_unmoved(member: GroupMember, before: Mapping[Partition, int]) -> None:
+    """Raise `TubeMQError` if the group has moved: somebody else may have written its letters, too. Retention may move
+    it to the first message that is left."""
+    begins = member.resolve(EARLIEST)
+    moved = sorted(
+        one for one, at in member.positions.items() if at.group not in (before[one], max(before[one], begins[one]))
+    )
+    if moved:
+        raise TubeMQError(
+            f"another client has moved group {member.session.group} in {', '.join(map(str, moved))} meanwhile, and it "
+            "stays there"
+        )
 
 
 def _bound(topic: str, positions: Mapping[Partition, int]) -> str:

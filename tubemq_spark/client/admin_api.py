@@ -55,7 +55,21 @@ class AdminApi:
                 "--token-file, in the variable TUBEMQ_ADMIN_TOKEN or in the table [admin] of the profile"
             )
         users = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": self.token}
-        return self._ask_masters({"method": method, **users, **params})
+        try:
+            answer = self._ask_masters({"method": method, **users, **params})
+        except TubeMQError as error:
+            raise type(error)(self._without_token(str(error))) from None
+        for row in rows_of(answer):
+            if "errInfo" in row:
+                row["errInfo"] = self._without_token(str(row["errInfo"]))
+        return answer
+
+    def _without_token(self, text: str) -> str:
+        """Return the text of a server, which may quote the call."""
+        assert self.token is not None
+        for form in (self.token, urllib.parse.quote_plus(self.token)):
+            text = text.replace(form, "***")
+        return text
 
     def topics(self, name: str | None = None) -> list[Answer]:
         """Return a row for each topic on each broker, without the brokers' own topics; or only those of one topic."""
