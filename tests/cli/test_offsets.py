@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -185,6 +186,24 @@ def test_a_checkpoint_that_says_nothing_for_the_group_is_refused(
     done = run("offsets", "set", group, topic, "--checkpoint", folder, "--yes")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert part.format(topic=topic) in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "large"])
+def test_a_checkpoint_whose_offsets_do_not_end_is_refused(
+    topic: str, run: Run, group: str, tmp_path: Path, kind: str
+) -> None:
+    folder = checkpoint(tmp_path, [offset({topic: {"1:0": 28}})])
+    file = tmp_path / "offsets" / "0"
+    if kind == "large":
+        with file.open("ab") as opened:
+            opened.truncate(1 << 40)  # takes no space
+    else:
+        file.unlink()
+        os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
+    done = run("offsets", "set", group, topic, "--checkpoint", folder, "--yes")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    part = "it has 1099511627776 bytes; at most 67108864 are read" if kind == "large" else "it is no regular file"
+    assert f"cannot be read (offsets/0): {part}" in done.stderr
 
 
 def test_an_interrupt_at_the_question_ends_with_status_130(

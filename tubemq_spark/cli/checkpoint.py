@@ -16,6 +16,7 @@ from tubemq_spark.sink.output_dir import OutputDir
 from tubemq_spark.source.offset import Positions, StreamOffset
 
 _OPTION = "--checkpoint"
+_LARGEST = 64 << 20  # bytes of an offset file: those of a million partitions
 _VERSIONS = "v1", "v2"
 _KEYS = {"v", "query", "offsets"}  # that distinguish this source's offsets from those of other sources
 
@@ -33,7 +34,7 @@ def committed_positions(location: str, topic: str | None) -> Mapping[Partition, 
             "'checkpointLocation'"
         )
     name = f"offsets/{max(batches)}"
-    content = folder.read(name)
+    content = folder.read(name, _LARGEST)
     lines = [] if content is None else content.to_pybytes().decode("utf-8", "replace").splitlines()
     if not lines or lines[0] not in _VERSIONS:
         raise ConfigError(

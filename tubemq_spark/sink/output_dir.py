@@ -85,12 +85,18 @@ class OutputDir:
             raise self._error(f"cannot be read ({below})", problem) from None
         return [one.base_name for one in found]
 
-    def read(self, name: str) -> pa.Buffer | None:
-        """Return the bytes of file `name`, None if it is missing. Raise `ConfigError` if it cannot be read."""
+    def read(self, name: str, most: int | None = None) -> pa.Buffer | None:
+        """Return the bytes of file `name`, None if it is missing. Raise `ConfigError` if it cannot be read, has more
+        than `most` bytes, or is a device or a pipe, which may never end."""
         path = f"{self._path}/{name}"
         try:
-            if self._files.get_file_info(path).type == pafs.FileType.NotFound:
+            found = self._files.get_file_info(path)
+            if found.type == pafs.FileType.NotFound:
                 return None
+            if found.type != pafs.FileType.File:
+                raise ValueError("it is no regular file")
+            if most is not None and found.size is not None and found.size > most:
+                raise ValueError(f"it has {found.size} bytes; at most {most} are read")
             with self._files.open_input_stream(path, compression=None) as stream:
                 return stream.read_buffer()
         except Exception as problem:
