@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -74,6 +75,15 @@ def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster])
 def group() -> str:
     """A consumer group that no other test uses."""
     return f"g_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    """Restores the signal handlers, which a command in this process replaces."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

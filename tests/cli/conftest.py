@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,9 +32,10 @@ Run: TypeAlias = Callable[..., Result]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
-    """Runs a command in this process, and restores the signal handlers that it sets. `stdin` is its input."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def run(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored_signals: None
+) -> Run:
+    """Runs a command in this process. `stdin` is its input."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
 
     def run_main(*arguments: str, stdin: bytes = b"") -> Result:
@@ -49,9 +49,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
         sys.stdout.flush()
         return Result(status, *capfd.readouterr())
 
-    yield run_main
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return run_main
 
 
 def variables_of(cluster: Cluster) -> dict[str, str]:

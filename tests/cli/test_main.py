@@ -45,6 +45,22 @@ from tubemq_spark.cli.main import main
 sys.meta_path.insert(0, Interrupting)
 sys.exit(main(["broker"]))
 """
+INTERRUPTED_AGAIN = """\
+import io
+
+class Output(io.TextIOWrapper):
+    def write(self, text):
+        signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+    def flush(self):
+        signal.raise_signal(signal.SIGTERM)
+
+import signal
+import sys
+sys.stderr = Output(sys.stderr.buffer, write_through=True)
+sys.stdout = Output(sys.stdout.buffer)
+"""
 WITHOUT = """\
 import sys
 from importlib.machinery import PathFinder
@@ -390,6 +406,12 @@ def test_an_interrupted_demo_prints_one_line_and_leaves_no_folder(
 
 def test_an_interrupt_during_the_imports_is_reported() -> None:
     done = started("-c", INTERRUPTED)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tubemq-spark: interrupted\n")
+
+
+def test_more_interrupts_while_the_first_is_handled_give_no_traceback() -> None:
+    """The second when the line is printed, the third at the end, which a pipe without a reader may delay."""
+    done = started("-c", INTERRUPTED_AGAIN + INTERRUPTED)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tubemq-spark: interrupted\n")
 
 

@@ -206,6 +206,7 @@ def test_a_checkpoint_whose_offsets_do_not_end_is_refused(
     assert f"cannot be read (offsets/0): {part}" in done.stderr
 
 
+@pytest.mark.usefixtures("restored_signals")
 def test_an_interrupt_at_the_question_ends_with_status_130(
     topic: str, group: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

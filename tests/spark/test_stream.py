@@ -79,6 +79,7 @@ def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path:
     assert source.left_at(targets) == committed_end(tmp_path) == ends_of(sent)
 
 
+@pytest.mark.usefixtures("restored_signals")
 def test_a_command_moves_the_group_of_a_query_that_was_stopped_between_triggers(
     source: Source, queries: Queries, tmp_path: Path
 ) -> None:

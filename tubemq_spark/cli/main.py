@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -32,11 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"))
+    # One that is ignored stays so: a script runs a command in the background.
+    signals = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
     with suppress(ValueError):  # outside of the main thread, which alone receives signals
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # which would leave claims and temporary folders behind
             signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _run(sys.argv[1:] if arguments is None else arguments)
+        try:
+            _run(sys.argv[1:] if arguments is None else arguments)
+        finally:  # a second Ctrl-C would interrupt the handling of the first
+            _handle(signals, signal.SIG_IGN)
         status, problem = 0, ""
     except BaseException as error:
         status, problem = _outcome(error)
@@ -44,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with suppress(OSError):
             short = _LONG_WORD.sub(lambda found: shown(found[0]), problem)
             print(f"tubemq-spark: {escaped(short)}", file=sys.stderr)
+    _handle(signals, lambda *_: os._exit(INTERRUPTED))  # as a pipe that nobody reads may keep this from ending
     try:
         sys.stdout.flush()
     except (AttributeError, OSError):  # it is closed, or the error above is that of this output
@@ -65,6 +71,12 @@ def _run(arguments: Sequence[str]) -> None:
     from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
 
     app(list(arguments), prog_name="tubemq-spark")
+
+
+def _handle(signals: Iterable[signal.Signals], handler: Callable[..., object] | signal.Handlers) -> None:
+    with suppress(ValueError):  # outside of the main thread
+        for one in signals:
+            signal.signal(one, handler)
 
 
 def _outcome(error: BaseException) -> tuple[int, str]:
