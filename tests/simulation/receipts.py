@@ -33,7 +33,10 @@ class Receipts:
         """The file of a batch names each stored row once, and at that place is a message with its body."""
         folder = self._schedule.receipts
         assert folder is not None
-        if not written or (origin in self._writing.changed and not any(tasks)):
+        # A batch that is committed again has other rows if its source has lost some; the file keeps the old ones, too.
+        is_again = self._writing.commits[origin] > 1
+        is_changed = origin in self._writing.changed or (is_again and bool(self._schedule.truth.losses))
+        if not written or (is_changed and not any(tasks)):
             return
         kind, batch = origin
         name = f"{self._writing.query_id}-{batch:010d}.parquet" if kind == "batch" else f"{written[0].id}.parquet"
@@ -44,16 +47,16 @@ class Receipts:
         shown = Counter((row["spark_partition"], row["spark_row"] & 0xFFFFFFFF) for row in rows)
         wanted = {(task, n) for task, of in enumerate(tasks) for n, row in enumerate(of) if not is_bad(row["value"])}
         # "Without `effectivelyOnce`, if the rows came in another order, it may contain the messages of both attempts."
-        is_mixed = self._schedule.shuffled and self._writing.commits[origin] > 1
+        is_mixed = self._schedule.shuffled and is_again
         # Of equal rows, those that are found give their numbers to others.
-        is_loose = self._schedule.shuffled or self._schedule.setting.extra["equal"] or origin in self._writing.changed
+        is_loose = self._schedule.shuffled or self._schedule.setting.extra["equal"] or is_changed
         if (shown.keys() != wanted and not is_loose) or not wanted <= shown.keys() | (wanted if is_loose else set()):
             raise BrokenError(
                 "receipts_true",
                 f"the receipts of {kind} {batch} lack {sorted(wanted - shown.keys())[:5]} and name "
                 f"{sorted(shown.keys() - wanted)[:5]} besides",
             )
-        if not is_mixed and len(rows) != len(wanted) and origin not in self._writing.changed:
+        if not is_mixed and len(rows) != len(wanted) and not is_changed:
             raise BrokenError(
                 "receipts_true", f"the receipts of {kind} {batch} have {len(rows)}, not {len(wanted)} rows"
             )
@@ -72,7 +75,7 @@ class Receipts:
         partition = Partition(row["broker_id"], row["topic"], row["partition"])
         of_task = tasks[row["spark_partition"]] if row["spark_partition"] < len(tasks) else []
         number = row["spark_row"] & 0xFFFFFFFF
-        if origin in self._writing.changed:
+        if origin in self._writing.changed or number >= len(of_task):
             bodies = {entry.body for entry in self._writing.of_batch[origin]}
         elif self._schedule.shuffled:
             bodies = {one["value"] for one in of_task}
