@@ -79,10 +79,13 @@ def group() -> str:
 
 @pytest.fixture
 def restored_signals() -> Iterator[None]:
-    """Restores the signal handlers, which a command in this process replaces."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Begins with the handlers of a process in the foreground. Restores those of this process, which commands replace."""
+    handlers = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, signal.SIG_DFL)),
+    ]
     yield
-    for number, handler in handlers.items():
+    for number, handler in handlers:
         signal.signal(number, handler)
 
 
