@@ -79,7 +79,7 @@ def group() -> str:
 
 @pytest.fixture
 def restored_signals() -> Iterator[None]:
-    """Begins with the handlers of a process in the foreground. Restores those of this process, which commands replace."""
+    """Begins with the handlers of a process in the foreground, and restores those of this process at the end."""
     handlers = [
         (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
         (signal.SIGTERM, signal.signal(signal.SIGTERM, signal.SIG_DFL)),
