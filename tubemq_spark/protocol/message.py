@@ -166,9 +166,9 @@ def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
     if UTC has no such year, because no Python program could show it."""
     if len(text) != _MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
         return None
-    fields = (text[:4], text[4:6], text[6:8], text[8:10], text[10:])
+    year, month, day, hour, minute = map(int, (text[:4], text[4:6], text[6:8], text[8:10], text[10:]))
     try:
-        moment = datetime(*map(int, fields), tzinfo=zone).astimezone(timezone.utc)  # type: ignore[misc, arg-type]
+        moment = datetime(year, month, day, hour, minute, tzinfo=zone).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
     return int((moment - EPOCH).total_seconds()) * 1_000_000
