@@ -369,6 +369,7 @@ def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick_spark")
 def test_a_demo_without_rows_fails(tmp_path: Path) -> None:
     """In a process of its own, because a demo stops the Spark session of its process."""
@@ -384,10 +385,11 @@ def test_a_demo_without_rows_fails(tmp_path: Path) -> None:
     ("printed", "stop"),
     [
         ("An embedded TubeMQ listens", signal.SIGTERM),
-        pytest.param("Spark", signal.SIGINT, marks=pytest.mark.thorough),
+        ("Spark", signal.SIGINT),
     ],
     ids=["starts", "reads"],
 )
+@pytest.mark.thorough
 def test_an_interrupted_demo_prints_one_line_and_leaves_no_folder(
     printed: str, stop: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,8 @@ from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.schema import Cells
 
 
-def dead_letter(value: bytes, topic: str) -> tuple[bytes, bytes]:
-    cells = Cells(value=value, topic=topic, msg_type="click", attributes={"site": "north"})
+def dead_letter(value: bytes, topic: str, msg_type: str = "click") -> tuple[bytes, bytes]:
+    cells = Cells(value=value, topic=topic, msg_type=msg_type, attributes={"site": "north"})
     (message,) = DeadLetter(cells, "the topic was closed", 0.0, "write", 0, 0, len(value)).messages(1_000_000)
     return message
 
@@ -52,12 +52,25 @@ def redrive(named: Cluster, terminal: Terminal) -> Callable[..., Output]:
     return run_redrive
 
 
+@pytest.mark.thorough
 def test_an_error_of_the_sink_is_told(topics: tuple[str, str], redrive: Callable[..., Output]) -> None:
     """Spark puts a traceback before it."""
     done = redrive(topics[0], "--to", "no_such_topic", "--yes")
     assert done.status == 2
     assert re.search(r"tubemq-spark: .*no_such_topic", done.text)
     assert "tubemq-spark: rows may be written already\n" in done.text
+
+
+@pytest.mark.thorough
+def test_a_row_that_is_still_wrong_names_the_option(
+    named: Cluster, topics: tuple[str, str], redrive: Callable[..., Output]
+) -> None:
+    dead, target = topics
+    body, attributes = dead_letter(b"ccc", target, "a,b")
+    messages.send(named, [(messages.partitions(named, dead)[0], body)], attributes=attributes)
+    done = redrive(dead, "--to", target, "--yes")
+    assert done.status == 2
+    assert re.search(r"column 'msg_type': .*; with --again, such rows become dead letters again", done.text)
 
 
 def test_a_group_that_somebody_moves_meanwhile_stays_there(
@@ -114,6 +127,7 @@ def test_dead_letters_are_written_once_to_their_topics(
     assert again.stdout == f"group {group} is there already\n"
 
 
+@pytest.mark.thorough
 def test_letters_for_other_topics_stay(topics: tuple[str, str], run: Run, redrive: Callable[..., Output]) -> None:
     dead, target = topics
     tried = redrive(dead, "--only-topic", "no_such_topic", "--dry-run", "--json")
@@ -123,6 +137,7 @@ def test_letters_for_other_topics_stay(topics: tuple[str, str], run: Run, redriv
     assert run("consume", target).json == []
 
 
+@pytest.mark.thorough
 def test_a_random_condition_is_evaluated_once(
     named: Cluster, topics: tuple[str, str], redrive: Callable[..., Output], group: str
 ) -> None:

@@ -110,6 +110,7 @@ def dead(tubemq: EmbeddedTubeMQ) -> list[bytes]:
     return [message.body for message in tubemq.messages("clicks_dead")]
 
 
+@pytest.mark.thorough
 def test_a_row_is_tried_n_times_and_never_early(
     spark: SparkSession, tubemq: EmbeddedTubeMQ, orders: Orders, tmp_path: Path
 ) -> None:

@@ -23,8 +23,8 @@ from tests.simulation.run import play_chunk
 from tests.simulation.story import reproduction, tell
 from tests.simulation.world import Process, World
 
-COUNT = 600  # schedules of each family, about a minute of one core together
-SAME = 20  # schedules of each family whose logs are compared
+COUNT = 300  # schedules of each family, about a minute of one core together
+SAME = 10  # schedules of each family whose logs are compared
 
 
 def in_a_process(*command: str, **environment: str) -> str:

@@ -131,6 +131,7 @@ def test_an_undeliverable_message_at_the_start_is_no_loss(start: Start) -> None:
     fill(tubemq, "t", 5)
     messages.send(EmbeddedCluster(tubemq, ServerConfig()), [(FIRST, b"no attributes, but the flag")], flag=1)
     fill(tubemq, "t", 5)
+    tubemq.flush("t")
     rows = read_batch(tubemq, "t", startingOffsets={"t": {"1:0": 5 * UNIT}})
     assert [row["offset"] // UNIT for row in rows] == list(range(6, 11))
 

@@ -42,8 +42,7 @@ STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 deaths = pytest.mark.parametrize(
     ("cluster", "runs"),
     [
-        pytest.param("embedded", 1, id="embedded"),
-        pytest.param("embedded", 3, id="embedded-often", marks=pytest.mark.thorough),
+        pytest.param("embedded", 3, id="embedded", marks=pytest.mark.thorough),
         pytest.param("real", 2, id="real", marks=[pytest.mark.real, pytest.mark.thorough]),
     ],
     indirect=["cluster"],

@@ -126,10 +126,10 @@ def test_missing_pieces_raise_an_error(spark: SparkSession) -> None:
     dead = as_read(spark, sent[1:] + messages(ROWS["plain"], 1))
     with pytest.raises(SparkRuntimeException) as caught:
         restore(dead).count()
-    assert f"of dead letter {name} only {len(sent) - 1} of {len(sent)} pieces were read" in str(caught.value)
+    assert f"dead letter {name} has {len(sent)} pieces, but {len(sent) - 1} were read" in str(caught.value)
 
     hint = f"attributes.dead_letter <> '{name}'"
-    assert f'.where("{hint}")' in str(caught.value)
+    assert f'"{hint}"' in str(caught.value)
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
 
 
@@ -141,8 +141,40 @@ def test_other_messages_raise_an_error(spark: SparkSession) -> None:
     ) as caught:
         restore(dead).count()
     hint = "attributes.dead_letter IS NOT NULL"
-    assert f'.where("{hint}")' in str(caught.value)
+    assert f'"{hint}"' in str(caught.value)
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        ("dead_pieces", "x"),
+        ("dead_piece", "99999999999"),
+        ("dead_head", "-1"),
+        ("dead_head", "7"),  # the value has 6 bytes
+        ("dead_head", "6"),  # attribute b twice
+        ("dead_target", "a"),
+        ("dead_target", "99999999999"),
+        ("dead_topic", "%zz"),
+        ("dead_key", "A"),
+        ("dead_attributes", "nope"),
+        ("dead_attributes", '[["a"]]'),
+        ("dead_attributes", '[[null%2C"b"]]'),
+        ("dead_attributes", '[["a"%2C"b"]%2C["a"%2C"c"]]'),
+        ("dead_inlong_time", "noon"),
+        ("dead_inlong_time", "9223372036854775807"),
+    ],
+)
+def test_malformed_letters_are_named(spark: SparkSession, attribute: str, text: str) -> None:
+    malformed = b"b=c,b=", b"dead_letter=bad,dead_value=null,%s=%s" % (attribute.encode(), text.encode())
+    dead = as_read(spark, [malformed, *messages(ROWS["plain"])])
+    kind = "inlongmsg" if "inlong" in attribute else "raw"
+    with pytest.raises(SparkRuntimeException) as caught:
+        restore(dead, kind).collect()
+    assert f"dead letter bad is malformed: {attribute} has '{text}'. " in str(caught.value)
+    hint = "attributes.dead_letter <> 'bad'"
+    assert f'"{hint}"' in str(caught.value)
+    assert len(restore(dead.where(hint), kind).collect()) == 1
 
 
 INLONG = Cells(b"v", inlong_group="g,1", inlong_time=NOON * 1000 + 250, inlong_attributes={"a": None})

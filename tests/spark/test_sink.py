@@ -39,6 +39,7 @@ def save(rows: DataFrame, cluster: Cluster, **options: str) -> None:
     rows.write.format("tubemq").options(**{"tubemq.master": cluster.master, **options}).mode("append").save()
 
 
+@pytest.mark.thorough
 def test_a_thread_can_write_once_it_has_registered(cluster: Cluster, spark: SparkSession) -> None:
     """Spark looks for sources in Python in the active session of the thread; a new thread has none."""
     rows, topic = spark.createDataFrame([(b"x",)], "value binary"), cluster.new_topic("one")

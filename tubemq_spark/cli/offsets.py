@@ -22,6 +22,7 @@ from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_pla
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
+from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -31,7 +32,7 @@ app = typer.Typer(
     help="Change the positions of a group. The command lag shows them. A Spark query continues from its checkpoint.",
 )
 
-_LOOK = 2.0  # seconds
+_LOOK = 2.0  # seconds to look for the group, which only a note needs
 
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
 
@@ -159,9 +160,9 @@ def _move(
 
 
 def _is_unknown(connection: Connection, group: str) -> bool:
-    """Return True if no broker shows a position of the group; False also without an answer of the HTTP APIs."""
+    """Return True if no broker shows a position of the group; False also without answers of all HTTP APIs in time."""
     try:
-        return group not in states_by_group(replace(connection.admin, timeout=_LOOK), group)
+        return group not in states_by_group(replace(connection.admin, deadline=Deadline(_LOOK)), group)
     except TubeMQError:
         return False
 

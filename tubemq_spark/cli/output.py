@@ -11,7 +11,7 @@ import codecs
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import typer
@@ -63,7 +63,7 @@ def confirm(question: str, *, err: bool = False) -> None:
     """Ask a person, and end the command unless the answer is yes."""
     if sys.stdin is None:
         raise ConfigError("the standard input is closed, so nobody can answer. Use --yes")
-    with _read_by_somebody():
+    with _read_by_somebody(), redirect_stdout(sys.stderr if err else sys.stdout):  # `err` prints a blank to the latter
         typer.confirm(escaped(question), abort=True, err=err)
 
 

@@ -34,6 +34,13 @@ def check_topic(name: str | None) -> str | None:
     return name
 
 
+def check_topics(names: list[str] | None) -> list[str] | None:
+    """Return `names`; raise `ConfigError` for one that no topic can have."""
+    for name in names or ():
+        check_topic(name)
+    return names
+
+
 def check_group(name: str | None) -> str | None:
     """Return `name`; raise `ConfigError` for a name that no consumer group should have."""
     try:

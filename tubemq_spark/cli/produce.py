@@ -73,7 +73,8 @@ def produce(
         typer.Option(
             "--from-json",
             help="The input is JSON lines as consume prints them: value or value_base64, and key, msg_type, msg_time, "
-            "attributes. Where a message came from is ignored, so this copies a topic.",
+            "attributes. Where a message came from is ignored, so this copies a topic. Messages without msg_time get "
+            "--time.",
         ),
     ] = False,
     key: Annotated[

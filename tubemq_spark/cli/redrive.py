@@ -16,7 +16,7 @@ from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
 from tubemq_spark.cli.offsets import held
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
-from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, connected
+from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
@@ -45,7 +45,7 @@ def redrive(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only-topic", metavar="TOPIC", show_default="with --to any topic",
+        typer.Option("--only-topic", metavar="TOPIC", show_default="with --to any topic", callback=check_topics,
                      help="Only dead letters for this topic; may be repeated."),
     ] = None,
     where: Annotated[
@@ -99,6 +99,7 @@ def redrive(
             "and the group would skip the dead letters before it. Leave out --group, or --from"
         )
     from tubemq_spark.cli.stream import local_session, spark_errors
+    from tubemq_spark.sink.dead_letter import ADVICE
     from tubemq_spark.sink.restore import restore
 
     has_begun = False  # to write
@@ -149,12 +150,13 @@ def redrive(
             with held(GroupMember(connection.settings, group, topic)) as member:
                 _check_unmoved(member, groups)
                 member.claims.take(ends)
-    except BaseException:
+    except BaseException as error:
         if has_begun:
-            again_text = (
-                "" if group is None else f", and group {group} was not moved: the next call would write them again"
-            )
-            note(f"rows may be written already{again_text}")
+            moved = "" if group is None else f", and group {group} was not moved: the next call would write them again"
+            note(f"rows may be written already{moved}")
+        if str(error).endswith(ADVICE):
+            again_text = "; with --again, such rows become dead letters again, and the others are written"
+            raise ConfigError(str(error).removesuffix(ADVICE) + again_text) from None
         raise
     if not count:  # said here, because Spark's log has the standard error above
         note(f"nothing of topic {topic} would be written" if dry_run else f"nothing of topic {topic} was to be written")

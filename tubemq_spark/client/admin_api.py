@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tubemq_spark.client.http_post import post
+from tubemq_spark.client.retries import Deadline
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
@@ -43,6 +44,11 @@ class AdminApi:
     masters: Sequence[Address]
     token: str | None = field(default=None, repr=False)
     timeout: float = _TIMEOUT  # seconds, of one call at one server
+    deadline: Deadline | None = None  # of all calls
+
+    @property
+    def _time(self) -> float:
+        return self.timeout if self.deadline is None else min(self.timeout, self.deadline.left)
 
     def query(self, method: str, **params: object) -> Answer:
         return self._ask_masters({"method": method, **params})
@@ -89,7 +95,7 @@ class AdminApi:
         with checked_rows():
             address = Address(str(status["brokerIp"]), int(status["brokerWebPort"]))
         try:
-            return _call(f"http://{address}/broker.htm", {"method": method, **params}, self.timeout)
+            return _call(f"http://{address}/broker.htm", {"method": method, **params}, self._time)
         except _FAILURES as error:
             raise TransportError(
                 f"the HTTP port {address} of broker {shown(status['brokerId'])} does not answer: {_reason(error)}. "
@@ -101,7 +107,7 @@ class AdminApi:
         problems = []
         for address in self.masters:
             try:
-                return _call(f"http://{address}/webapi.htm", params, self.timeout)
+                return _call(f"http://{address}/webapi.htm", params, self._time)
             except _FAILURES as error:
                 problems.append(f"{address}: {_reason(error)}")
         raise TransportError(

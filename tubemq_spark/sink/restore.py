@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -10,42 +12,64 @@ from tubemq_spark import columns
 from tubemq_spark.errors import ConfigError
 
 
-def _text(name: str) -> str:
-    return f"url_decode(found.dead_{name})"
+def _text(cell: str) -> str:
+    return f"try_url_decode({cell})"
 
 
-def _map(name: str) -> str:
-    options = f"map('mode', 'FAILFAST', 'maxStringLen', '{2**31 - 1}')"  # an error rather than null
-    return f"""map_from_entries(transform(
-        from_json({_text(name)}, 'array<array<string>>', {options}), pair -> struct(pair[0], pair[1])))"""
+def _map(cell: str) -> str:
+    pairs = f"from_json({_text(cell)}, 'array<array<string>>', map('maxStringLen', '{2**31 - 1}'))"
+    keys = "transform(pairs, pair -> pair[0])"
+    return f"""transform(array({pairs}), pairs -> CASE
+        WHEN forall(pairs, pair -> size(pair) = 2 AND pair[0] IS NOT NULL) AND {_differ(keys)}
+        THEN map_from_entries(transform(pairs, pair -> struct(pair[0], pair[1]))) END)[0]"""
 
 
-def _target(index: int) -> str:
-    return f"CAST(nullif(split({_text('target')}, ':')[{index}], '') AS INT)"
+def _differ(values: str) -> str:
+    return f"size(array_distinct({values})) = size({values})"
 
 
-_OTHERS = {
-    "value": "CASE WHEN found.dead_value IS NULL THEN substring(content, head + 1) END",
-    "msg_time": _text("msg_time"),
-    "key": f"unbase64({_text('key')})",
-    "broker_id": _target(0),
-    "partition": _target(1),
-    "inlong_time": "timestamp_millis(CAST(found.dead_inlong_time AS BIGINT))",
+def _whole(cell: str) -> str:
+    return f"try_cast({cell} AS INT)"
+
+
+_PART_OF_TARGET = {"broker_id": 1, "partition": 2}
+
+_DECODERS: Mapping[str, Callable[[str], str]] = {
+    "key": lambda cell: f"try_to_binary({_text(cell)}, 'base64')",
+    "broker_id": _whole,
+    "partition": _whole,
+    "inlong_time": lambda cell: f"timestamp_micros(try_multiply(try_cast({cell} AS BIGINT), 1000L))",
 }
 
 
-def _restored(column: columns.Column) -> str:
-    """Return the expression that makes the cell of `column`."""
-    by_kind = _map if column.kind == columns.TEXTS else _text
-    return f"{_OTHERS.get(column.name) or by_kind(column.name)} AS {column.name}"
+def _restored(column: columns.Column) -> Column:
+    """Return the cells of `column`."""
+    if column.name == "value":
+        return F.expr("CASE WHEN found.dead_value IS NULL THEN substring(content, head + 1) END AS value")
+    part = _PART_OF_TARGET.get(column.name)
+    name = "dead_target" if part else f"dead_{column.name}"
+    cell = f"nullif(split_part(found.{name}, ':', {part}), '')" if part else f"found.{name}"
+    decode = _DECODERS.get(column.name, _map if column.kind == columns.TEXTS else _text)
+    return _decoded(name, cell, decode(cell)).alias(column.name)
+
+
+def _decoded(name: str, cell: str, expression: str) -> Column:
+    """Return the values of `expression`, which are null where `cell` is, or else where it cannot be decoded."""
+    return F.coalesce(F.expr(expression), F.when(F.expr(cell).isNotNull(), _malformed(name, F.expr(cell))))
+
+
+def _number(name: str, default: int) -> Column:
+    cell = f"attributes.{name}"
+    return F.coalesce(_decoded(name, cell, _whole(cell)), F.lit(default))
 
 
 _NEEDED = ("value", "attributes", "topic", "broker_id", "partition", "message_id")
 
 _CONTENT = "aggregate(array_sort(pieces), X'', (start, piece) -> concat(start, piece.value))"
-_HEAD = "coalesce(CAST(attributes.dead_head AS INT), 0)"
-_FOUND = """CASE WHEN head = 0 THEN attributes ELSE
-    map_concat(attributes, str_to_map(CAST(substring(content, 1, head) AS STRING), ',', '=')) END"""
+_HEAD = "CAST(substring(content, 1, head) AS STRING)"
+_NAMES = f"concat(map_keys(attributes), transform(split({_HEAD}, ','), pair -> split_part(pair, '=', 1)))"
+_FOUND = f"""CASE WHEN head = 0 THEN attributes WHEN head BETWEEN 1 AND length(content) AND {_differ(_NAMES)} THEN
+    map_concat(attributes, str_to_map({_HEAD}, ',', '=')) END"""
 _OF_INLONG = [f"found.dead_{column.name}" for column in columns.written("inlongmsg") if column.needs == columns.INLONG]
 
 
@@ -71,10 +95,13 @@ def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
             f"restore() needs rows as the tubemq source reads them, but column {', '.join(missing)} is missing: "
             "change columns after restore(), not before"
         )
-    pieces = dead.select(
-        F.coalesce(F.expr("attributes.dead_letter"), _not_a_letter()).alias("letter"),
-        F.expr("coalesce(CAST(attributes.dead_pieces AS INT), 1)").alias("count"),
-        F.expr("struct(coalesce(CAST(attributes.dead_piece AS INT), 0) AS number, value)").alias("piece"),
+    messages = dead.select(
+        F.coalesce(F.expr("attributes.dead_letter"), _not_a_letter()).alias("letter"), "attributes", "value"
+    )
+    pieces = messages.select(
+        "letter",
+        _number("dead_pieces", 1).alias("count"),
+        F.struct(_number("dead_piece", 0).alias("number"), "value").alias("piece"),
         "attributes",
     )
     letters = pieces.groupBy("letter", "count").agg(
@@ -83,12 +110,17 @@ def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
     )
     rows = (
         letters.where(_true_or("size(pieces) = count", _incomplete()))
-        .selectExpr("letter", "attributes", f"{_CONTENT} AS content", f"{_HEAD} AS head")
-        .selectExpr("letter", "content", "head", f"{_FOUND} AS found")
+        .select("letter", "attributes", F.expr(_CONTENT).alias("content"), _number("dead_head", 0).alias("head"))
+        .select(
+            "letter",
+            "content",
+            "head",
+            F.coalesce(F.expr(_FOUND), _malformed("dead_head", F.col("head"))).alias("found"),
+        )
     )
     if message_format == "raw":
         rows = rows.where(_true_or(f"coalesce({', '.join(_OF_INLONG)}) IS NULL", _of_inlong()))
-    return rows.selectExpr(*map(_restored, columns.written(message_format)))
+    return rows.select(*map(_restored, columns.written(message_format)))
 
 
 def _true_or(condition: str, error: Column) -> Column:
@@ -98,25 +130,41 @@ def _true_or(condition: str, error: Column) -> Column:
 def _not_a_letter() -> Column:
     return _raise(
         "message ", F.col("message_id"), " of broker ", F.col("broker_id"), ", topic ", F.col("topic"), ", partition ",
-        F.col("partition"), " is not a dead letter. To leave such messages out, filter them before restore(): "
-        '.where("attributes.dead_letter IS NOT NULL")',
+        F.col("partition"), " is not a dead letter. To leave such messages out, filter them before they are restored: "
+        '"attributes.dead_letter IS NOT NULL" (`where`, or redrive --where)',
+    )  # fmt: skip
+
+
+def _malformed(name: str, cell: Column) -> Column:
+    return _raise(
+        "dead letter ", F.col("letter"), f" is malformed: {name} has '", F.substring(cell.cast("string"), 1, 100),
+        "'. ",
+        *_to_leave_out(),
     )  # fmt: skip
 
 
 def _incomplete() -> Column:
     return _raise(
-        "of dead letter ", F.col("letter"), " only ", F.size("pieces"), " of ", F.col("count"), " pieces were read. "
-        "Read the topic from earlier and to later positions; or, if the other pieces are gone, leave it out, filtered "
-        """before restore(): .where("attributes.dead_letter <> '""", F.col("letter"), """'")""",
+        "dead letter ", F.col("letter"), " has ", F.col("count"), " pieces, but ", F.size("pieces"), " were read. Read "
+        "the topic from earlier and to later positions; or, if the other pieces are gone, leave it out. ",
+        *_to_leave_out(),
     )  # fmt: skip
 
 
 def _of_inlong() -> Column:
     return _raise(
         "dead letter ", F.col("letter"), " is of a write with messageFormat=inlongmsg. Give restore() "
-        """message_format="inlongmsg" too; or leave it out, filtered before restore(): """
-        """.where("attributes.dead_letter <> '""", F.col("letter"), """'")""",
+        """message_format="inlongmsg", or redrive --message-format inlongmsg. """, *_to_leave_out(),
     )  # fmt: skip
+
+
+def _to_leave_out() -> Sequence[str | Column]:
+    """Return the parts of a sentence."""
+    return (
+        """To leave it out, filter the messages before they are restored: "attributes.dead_letter <> '""",
+        F.col("letter"),
+        """'" (`where`, or redrive --where)""",
+    )
 
 
 def _raise(*parts: str | Column) -> Column:

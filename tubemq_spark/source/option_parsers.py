@@ -17,7 +17,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import Bound, bound_from_json, moments_from_json
 from tubemq_spark.source.offset import partition_from_text
 
-GROUP_NAME = "the name of a consumer group: a letter, then letters, digits, _ and -"
+GROUP_NAME = "the name of a consumer group: a letter, then at least one letter, digit, _ or -"
 
 Filters = Mapping[str | None, tuple[str, ...]]
 """Message types by topic; None stands for all topics."""
