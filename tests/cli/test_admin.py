@@ -17,6 +17,7 @@ import typer
 from tests.cli.conftest import Run
 from tubemq_spark.cli.app import app
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows
+from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Address
 
@@ -72,6 +73,13 @@ def test_a_redirect_to_no_address_is_refused(redirect: str) -> None:
 def test_a_broker_at_no_address_is_refused() -> None:
     with pytest.raises(TransportError, match=r"the HTTP port .* of broker 1 does not answer"):
         AdminApi([]).ask_broker({"brokerId": 1, "brokerIp": "[[", "brokerWebPort": 1}, "admin_query_offset")
+
+
+def test_calls_end_with_their_deadline() -> None:
+    with service(b'{"result": true, "data": []}') as address:
+        assert AdminApi([address], deadline=Deadline(60)).query("admin_query_broker_run_status")
+        with pytest.raises(TransportError, match="does not answer"):
+            AdminApi([address], deadline=Deadline(0)).query("admin_query_broker_run_status")
 
 
 @pytest.mark.parametrize("token", ["secret token", "s3cret"])
