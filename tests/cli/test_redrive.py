@@ -73,6 +73,7 @@ def test_a_row_that_is_still_wrong_names_the_option(
     assert re.search(r"column 'msg_type': .*; with --again, such rows become dead letters again", done.text)
 
 
+@pytest.mark.thorough
 def test_a_group_that_somebody_moves_meanwhile_stays_there(
     named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
 ) -> None:

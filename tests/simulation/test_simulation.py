@@ -179,7 +179,7 @@ def _reduce(family: str, seed: int) -> None:
     played = play(family, seed)
     breach = played.breaches[0]
     before = Choices(played.schedule.world.decisions)
-    reduction = Reduction(family, seed, breach, 10.0)
+    reduction = Reduction(family, seed, breach, 4.0)
     after = reduction.reduce(before)
     assert len(after.decisions) < len(before.decisions)
     found = reduction.find(Choices.from_json(after.to_json()))

@@ -123,7 +123,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.thorough] if one == "small messages" else []) for one in BAD]
+)
 def test_corrupt_protobuf(name: str) -> None:
     """It gives no row at all, and is kept as it is."""
     body, compression, reason = BAD[name]

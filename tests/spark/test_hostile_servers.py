@@ -75,9 +75,9 @@ def slow(choose: Callable[[Proxied], Any]) -> Mischief:
     return befall
 
 
-def case(name: str, befall: Mischief, words: str | None, *, fast: bool = False, may_succeed: bool = False) -> Any:
+def case(name: str, befall: Mischief, words: str | None, *, may_succeed: bool = False) -> Any:
     """The query ends with an error that has these `words`, or it succeeds if there are none, or if it may."""
-    return pytest.param(befall, words, may_succeed, id=name, marks=() if fast else pytest.mark.thorough)
+    return pytest.param(befall, words, may_succeed, id=name)
 
 
 FETCH, CLAIM, SEND = Method.GET_MESSAGE, Method.PARTITION_REGISTER, Method.SEND_MESSAGE
@@ -90,9 +90,7 @@ HUGE = 2**62 // 28 * 28
 CASES = [
     case("slow master", slow(lambda proxied: proxied.masters[0]), SLOW),
     case("slow broker of the sink", slow(lambda proxied: proxied.brokers[2]), "TransportError: "),
-    case(
-        "largest frame", broker(1, FETCH, hostile.largest_frame), "ProtocolError: .*more than 100000 fields", fast=True
-    ),
+    case("largest frame", broker(1, FETCH, hostile.largest_frame), "ProtocolError: .*more than 100000 fields"),
     case("endless blocks", broker(1, FETCH, hostile.endless_blocks), NO_TUBEMQ),
     # The one reply that was asked for suffices; then the connection is not used again.
     case("endless replies of a master", master(LISTS, hostile.endless_replies), None),
@@ -131,6 +129,7 @@ def start(spark: SparkSession, proxied: Proxied, checkpoint: Path, queries: Quer
     return queries.add(writer.start())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("befall", "words", "may_succeed"), CASES)
 def test_a_hostile_server_ends_a_query_soon_and_does_no_harm(
     spark: SparkSession,

