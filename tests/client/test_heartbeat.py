@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -114,6 +115,22 @@ def test_a_failed_heartbeat_is_logged_and_repeated(problem: Exception, caplog: p
     assert ended(other)
     assert "a heartbeat failed" in caplog.text
     assert str(problem) in caplog.text
+
+
+def test_a_heartbeat_that_was_ended_fails_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    threads: list[threading.Thread] = []
+    ends: list[Callable[[], None]] = []
+
+    def beat() -> None:
+        threads.append(threading.current_thread())
+        ends.pop()()
+        raise TransportError("its server is gone, too")
+
+    ends.append(Heartbeat().keep(beat, SHORT))
+    wait_until(lambda: bool(threads))
+    threads[0].join(TIMEOUT)
+    own = [one for one in caplog.records if one.thread == threads[0].ident and one.levelname == "WARNING"]
+    assert not own
 
 
 def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,7 +44,8 @@ class Heartbeat:
         """Call `beat` every `period` seconds from now on, never twice at once. Return a function that ends that; it
         does not wait for a call that is running.
 
-        A call that fails is repeated after the period. Only the first of several failures in a row is a warning.
+        A call that fails is repeated after the period. Only the first of several failures in a row is a warning, and
+        none of a call that has been ended.
         """
         with self._changed:
             due = SYSTEM_CLOCK.monotonic() + period
@@ -103,9 +104,8 @@ class Heartbeat:
                 succeeded = True
             except TubeMQError as error:
                 # The owner notices by its own requests and decides. This thread has nobody to report to.
-                _log.log(
-                    logging.WARNING if succeeded else logging.DEBUG, "[heartbeat-failed] a heartbeat failed: %s", error
-                )
+                level = logging.WARNING if succeeded and key in self._beats else logging.DEBUG
+                _log.log(level, "[heartbeat-failed] a heartbeat failed: %s", error)
                 succeeded = False
             except Exception:
                 _log_crash()
