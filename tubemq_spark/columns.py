@@ -84,7 +84,7 @@ COLUMNS = (
         "offset", LONG, "the message's position in the store's index, in bytes, or null: see the notes",
         is_position=True,
     ),
-    Column("message_id", LONG, "the broker's id of the message, unique in a store", is_position=True),
+    Column("message_id", LONG, "the broker's id of the message, seldom given twice: see the notes", is_position=True),
     Column(
         "inlong_group", STRING, "the group of the message inside", "with `messageFormat=inlongmsg`, required", INLONG,
         requires=True,
