@@ -38,8 +38,8 @@ from tubemq_spark.sink.task_attempts import WriteTask
 _log = logging.getLogger(__name__)
 
 _SLOTS, _MOST_SLOTS = 16, 1024  # positions before the end; a part of them belongs to a batch, `_MARKS` at least
-# Spark attempts a stage at most 4 times, by default (spark.stage.maxConsecutiveAttempts). Attempts that look at the same
-# time replace each other, and leave two or three marks each.
+# Spark attempts a stage at most 4 times, by default (spark.stage.maxConsecutiveAttempts). Attempts that look at the
+# same time replace each other, and leave two or three marks each.
 _MARKS = 8
 _PLACES = 3  # stores that a task tries
 
