@@ -15,6 +15,7 @@ from tests import messages
 from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
+from tests.clusters.servers import EMBEDDED
 from tests.waiting import wait_until
 from tubemq_spark.cli.main import main
 from tubemq_spark.cli.reading import GroupMember
@@ -52,6 +53,20 @@ def test_a_group_is_reset(topic: str, run: Run, group: str) -> None:
     wait_until(lambda: positions(run, group) == {1: 0, 2: 0})
     again = run("offsets", "reset", group, topic, "--to", "earliest", "--yes")
     assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
+
+
+@pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)  # a real broker removes the messages later
+def test_a_topic_that_is_created_anew_meanwhile_moves_no_group(
+    named: Cluster, topic: str, run: Run, terminal: Terminal, group: str
+) -> None:
+    terminal.begin("offsets", "reset", group, topic, "--to", "latest", variables=variables_of(named))
+    terminal.wait_for(lambda text: "Move group" in text)
+    assert run("topics", "delete", topic, "--yes").returncode == 0
+    assert run("topics", "create", topic).returncode == 0
+    terminal.type("y\n")
+    done = terminal.finish()
+    assert done.status == 1
+    assert "nothing is moved: " in done.text
 
 
 def test_a_group_is_reset_to_a_time(named: Cluster, run: Run, group: str) -> None:

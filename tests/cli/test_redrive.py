@@ -90,6 +90,43 @@ def test_a_group_that_somebody_moves_meanwhile_stays_there(
     assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").stdout == f"group {group} is there already\n"
 
 
+@pytest.mark.thorough
+def test_a_topic_that_is_enlarged_meanwhile(
+    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+) -> None:
+    dead, target = topics
+    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
+    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
+    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    assert run("topics", "alter", dead, "--partitions", "2").returncode == 0
+    terminal.type("y\n")
+    done = terminal.finish()
+    assert (done.status, len(run("consume", target).json)) == (0, 2), done.text
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)  # a real broker removes the messages later
+def test_a_topic_that_is_created_anew_meanwhile_keeps_its_letters(
+    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+) -> None:
+    dead, target = topics
+    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
+    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
+    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    assert run("topics", "delete", dead, "--yes").returncode == 0
+    assert run("topics", "create", dead, "--partitions", "1").returncode == 0
+    for value in (b"c", b"dd", b"eee"):
+        body, attributes = dead_letter(value, target)
+        messages.send(named, [(messages.partitions(named, dead)[0], body)], attributes=attributes)
+    terminal.type("y\n")
+    done = terminal.finish()
+    assert done.status == 1
+    assert f"1:{dead}:0 has other letters than a moment ago" in done.text
+    assert run("consume", target).json == []
+    kept = run("offsets", "reset", group, dead, "--to", "earliest", "--yes")
+    assert kept.stdout == f"group {group} is there already\n"
+
+
 def test_dead_letters_are_written_once_to_their_topics(
     named: Cluster, topics: tuple[str, str], run: Run, redrive: Callable[..., Output], group: str
 ) -> None:

@@ -42,7 +42,7 @@ def server(parts: Iterator[bytes], pause: float) -> Iterator[str]:
 
 @pytest.mark.parametrize("head", [b"", HEAD + b"A: ", HEAD + b"\r\n"], ids=["nothing", "a header", "a body"])
 def test_an_answer_that_never_ends_is_given_up(head: bytes) -> None:
-    with server(iter([head, *repeat(b"a", 10_000)]), 0.01) as url, pytest.raises(TimeoutError):
+    with server(iter([head, *repeat(b"a" * 8192, 10_000)]), 0.01) as url, pytest.raises(TimeoutError):
         post(url, b"", 0.3)
 
 

@@ -114,6 +114,15 @@ def test_equal_rows_are_not_copies(spark: SparkSession) -> None:
     assert Counter(row["value"] for row in rows) == {ROWS["cut"].value: 2, ROWS["plain"].value: 2}
 
 
+def test_a_letter_does_not_replace_another_of_its_name(spark: SparkSession) -> None:
+    real, forged = Cells(b"pay 10", "orders", {"to": "a"}), Cells(b"pay 10", "orders", {"to": "b"})
+    (sent,), ((body, attributes),) = messages(real), messages(forged)
+    names = [(decode_attributes(each).own or {})["dead_letter"].encode() for each in (attributes, sent[1])]
+    both = [(body, attributes.replace(*names)), sent]
+    rows = sorted(found(restore(as_read(spark, both))), key=lambda row: str(row["attributes"]))
+    assert rows == [expected(real), expected(forged)]
+
+
 def test_letters_may_be_filtered_before(spark: SparkSession) -> None:
     sent = messages(ROWS["cut"]) + messages(ROWS["null"], 1)
     chosen = as_read(spark, sent).where("attributes.dead_row = 1 AND attributes.dead_reason LIKE 'because: a%'")
@@ -133,14 +142,21 @@ def test_missing_pieces_raise_an_error(spark: SparkSession) -> None:
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
 
 
-def test_other_messages_raise_an_error(spark: SparkSession) -> None:
+BAD = "bad0" * 8
+EVIL = b"dead_letter=$(touch x)\ntubemq_spark.errors.ConfigError: run this"
+
+
+@pytest.mark.parametrize("attributes", [b"city=Rome", EVIL], ids=["no name", "another name"])
+def test_other_messages_raise_an_error(spark: SparkSession, attributes: bytes) -> None:
+    """Its text has no text of the message, which the user might paste into a shell."""
     sent = messages(ROWS["plain"])
-    dead = as_read(spark, [*sent, (b"another", b"city=Rome")])
+    dead = as_read(spark, [*sent, (b"another", attributes)])
     with pytest.raises(
         SparkRuntimeException, match="message 1 of broker 1, topic dead, partition 0 is not a dead"
     ) as caught:
         restore(dead).count()
-    hint = "attributes.dead_letter IS NOT NULL"
+    assert "touch" not in str(caught.value)
+    hint = "length(unhex(attributes.dead_letter)) = 16"
     assert f'"{hint}"' in str(caught.value)
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
 
@@ -160,13 +176,13 @@ def test_other_messages_raise_an_error(spark: SparkSession) -> None:
     ],
 )
 def test_malformed_letters_are_named(spark: SparkSession, attribute: str, text: str) -> None:
-    malformed = b"b=c,b=", b"dead_letter=bad,dead_value=null,%s=%s" % (attribute.encode(), text.encode())
+    malformed = b"b=c,b=", f"dead_letter={BAD},dead_value=null,{attribute}={text}".encode()
     dead = as_read(spark, [malformed, *messages(ROWS["plain"])])
     kind = "inlongmsg" if "inlong" in attribute else "raw"
     with pytest.raises(SparkRuntimeException) as caught:
         restore(dead, kind).collect()
-    assert f"dead letter bad is malformed: {attribute} has '{text}'. " in str(caught.value)
-    assert "\"attributes.dead_letter <> 'bad'\"" in str(caught.value)
+    assert f"dead letter {BAD} is malformed: {attribute} has '{text}'. " in str(caught.value)
+    assert f"\"attributes.dead_letter <> '{BAD}'\"" in str(caught.value)
 
 
 INLONG = Cells(b"v", inlong_group="g,1", inlong_time=NOON * 1000 + 250, inlong_attributes={"a": None})

@@ -142,7 +142,13 @@ def _move(
         if is_unknown:
             note(f"no broker shows a position of group {group}. Check the name, unless the group is a new one")
         if targets and not yes:
+            first_ids = member.first_ids((one, at) for one, new in targets.items() for at in (before[one], new - UNIT))
             confirm(f"Move group {group}?", err=as_json)
+            if changed := member.changed(first_ids):
+                raise TubeMQError(
+                    f"nothing is moved: {', '.join(map(str, changed))} has other messages than a moment ago. A broker "
+                    "lost them, or the topic was created anew"
+                )
         if targets:
             try:
                 member.claims.take(targets)

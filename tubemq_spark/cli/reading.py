@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
@@ -22,7 +22,7 @@ from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
-from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.probe import PartitionPosition, Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import visitor_for
@@ -125,6 +125,23 @@ class TopicReader:
         if unknown := sorted(set(partitions) - set(self.partitions)):
             known = ", ".join(map(str, self.partitions))
             raise ConfigError(f"there is no {', '.join(map(str, unknown))}; the partitions are {known}")
+
+    def first_ids(self, places: Iterable[PartitionPosition]) -> dict[PartitionPosition, int]:
+        """Return the id of the first message from each place on, if there is one. `changed` takes it."""
+        found = self._prober.probe(places)
+        return {place: result.first_id for place, result in found.items() if result.first_id is not None}
+
+    def changed(self, first_ids: Mapping[PartitionPosition, int]) -> list[Partition]:
+        """Return the partitions whose stores have other messages now: a broker lost them, or the topic was created
+        anew. What retention has removed does not count."""
+        found = self._prober.probe(first_ids)
+        return sorted(
+            {
+                place[0]
+                for place, first_id in first_ids.items()
+                if (now := found.get(place)) is None or (now.begin <= place[1] and now.first_id != first_id)
+            }
+        )
 
     def resolve(
         self, place: Place, partitions: Collection[Partition] | None = None, *, is_end: bool = False

@@ -18,7 +18,9 @@ from tubemq_spark.cli.offsets import held
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
+from tubemq_spark.client.consumer.probe import PartitionPosition
 from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
 
@@ -81,6 +83,8 @@ def redrive(
         raise ConfigError(
             f"topic {topic} is the dead letter topic that is read. Name another one: --only-topic or --to"
         )
+    if where is not None and not where.strip():
+        raise ConfigError("--where is blank. Leave it out for all letters")
     if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
         raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
@@ -92,6 +96,8 @@ def redrive(
         starts = {one: max(at, begins[one]) for one, at in groups.items()} if place is None else member.resolve(place)
         if group is not None and (expired := sorted(one for one in begins if groups[one] < starts[one] == begins[one])):
             note(f"retention has removed messages of {', '.join(map(str, expired))} that group {group} had not reached")
+        last = [(one, end - UNIT) for one, end in ends.items() if starts[one] < end]
+        first_ids = member.first_ids([*starts.items(), *last])
         skipped = [one for one, start in starts.items() if start > max(groups[one], begins[one])]
     if group is not None and skipped and not dry_run:
         raise TubeMQError(
@@ -110,8 +116,13 @@ def redrive(
                 local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark,
                 spark_errors(),
             ):
-                bounds = {"startingOffsets": _bound(topic, starts), "endingOffsets": _bound(topic, ends)}
-                source = {**connection.options, "tubemq.group": reader, "subscribe": topic, **bounds}
+                source = {
+                    **connection.options,
+                    "tubemq.group": reader,
+                    "assign": json.dumps({topic: list(map(_key, starts))}),  # the topic may get more meanwhile
+                    "startingOffsets": _bound(topic, starts),
+                    "endingOffsets": _bound(topic, ends),
+                }
                 dead = spark.read.format("tubemq").options(**source).load().persist()
                 chosen = dead.where(where).persist() if where else dead  # kept, because `where` may have a rand()
                 rows = restore(chosen, message_format).persist()
@@ -137,7 +148,7 @@ def redrive(
                         confirm(f"Write {count} rows?")
                     if group is not None:
                         with held(GroupMember(connection.settings, group, topic)) as member:
-                            _check_unmoved(member, groups)
+                            _check_unchanged(member, groups, first_ids)
                     has_begun = True
                     options = {**connection.options, "messageFormat": message_format}
                     options |= {"topic": to} if to else {}
@@ -148,7 +159,7 @@ def redrive(
                     allowed.write.format("tubemq").options(**options).mode("append").save()
         if group is not None and not dry_run:
             with held(GroupMember(connection.settings, group, topic)) as member:
-                _check_unmoved(member, groups)
+                _check_unchanged(member, groups, first_ids)
                 member.claims.take(ends)
     except BaseException as error:
         if has_begun:
@@ -168,13 +179,18 @@ def redrive(
         print_line(f"wrote {count} rows of dead letters of topic {topic}")
 
 
-def _check_unmoved(member: GroupMember, before: Mapping[Partition, int]) -> None:
-    """Raise `TubeMQError` if the group has moved: somebody else may have written its letters, too. Retention may move
-    it to the first message that is left."""
+def _check_unchanged(
+    member: GroupMember, before: Mapping[Partition, int], first_ids: Mapping[PartitionPosition, int]
+) -> None:
+    """Raise `TubeMQError` if the group has moved, because somebody else may have written its letters, too, or if the
+    topic has other letters now. Retention may move the group to the first message that is left."""
+    if changed := member.changed(first_ids):
+        raise TubeMQError(
+            f"{', '.join(map(str, changed))} has other letters than a moment ago: a broker lost them, or the topic was "
+            f"created anew. Group {member.session.group} stays where it is"
+        )
     begins = member.resolve(EARLIEST)
-    moved = sorted(
-        one for one, at in member.positions.items() if at.group not in (before[one], max(before[one], begins[one]))
-    )
+    moved = [one for one, at in before.items() if member.positions[one].group not in (at, max(at, begins[one]))]
     if moved:
         raise TubeMQError(
             f"another client has moved group {member.session.group} in {', '.join(map(str, moved))} meanwhile, and it "
@@ -183,4 +199,8 @@ def _check_unmoved(member: GroupMember, before: Mapping[Partition, int]) -> None
 
 
 def _bound(topic: str, positions: Mapping[Partition, int]) -> str:
-    return json.dumps({topic: {f"{one.broker_id}:{one.partition_id}": at for one, at in positions.items()}})
+    return json.dumps({topic: {_key(one): at for one, at in positions.items()}})
+
+
+def _key(partition: Partition) -> str:
+    return f"{partition.broker_id}:{partition.partition_id}"

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -44,7 +44,8 @@ def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> I
         try:
             yield session
         finally:
-            session.stop()
+            with suppress(Py4JError, OSError):  # the JVM may have ended: a signal goes to all processes of a command
+                session.stop()
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from typing import Any
 from tubemq_spark.client.clock import SYSTEM_CLOCK
 
 _MOST = 64 << 20  # bytes of an answer
-_SLOWEST = 64 * 1024  # bytes a second; an answer that comes more slowly is given up
 
 
 def post(url: str, form: bytes, timeout: float) -> bytes:
-    """Return the answer, which must be complete after `timeout` seconds and one more for each `_SLOWEST` bytes.
+    """Return the answer, which must be complete after `timeout` seconds.
 
     No redirect is followed, because the form may have a token. Raise `OSError`, also for another status than 200,
     `http.client.HTTPException`, or `ValueError` for a URL or a length that is not possible.
@@ -54,6 +53,5 @@ class _TimedSocket(socket.socket):
             raise TimeoutError("timed out")
         self.settimeout(left)
         received = super().recv_into(*args)
-        self._ends += received / _SLOWEST
         self._most -= received
         return received

@@ -65,6 +65,11 @@ def _number(name: str, default: int) -> Column:
 
 _NEEDED = ("value", "attributes", "topic", "broker_id", "partition", "message_id")
 
+_IS_LETTER = "length(unhex(attributes.dead_letter)) = 16"
+_USED_NAMES = [
+    f"dead_{one}" for one in ("value", "head", "target", *(each.name for each in columns.written("inlongmsg")))
+]
+_USED = f"""array_sort(map_entries(map_filter(attributes, (name, cell) -> name IN ({str(_USED_NAMES)[1:-1]}))))"""
 _CONTENT = "aggregate(array_sort(pieces), X'', (start, piece) -> concat(start, piece.value))"
 _HEAD = "CAST(substring(content, 1, head) AS STRING)"
 _NAMES = f"concat(map_keys(attributes), transform(split({_HEAD}, ','), pair -> split_part(pair, '=', 1)))"
@@ -96,17 +101,21 @@ def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
             "change columns after restore(), not before"
         )
     messages = dead.select(
-        F.coalesce(F.expr("attributes.dead_letter"), _not_a_letter()).alias("letter"), "attributes", "value"
+        F.when(F.expr(_IS_LETTER), F.expr("attributes.dead_letter")).otherwise(_not_a_letter()).alias("letter"),
+        F.expr(_USED).alias("used"),
+        "attributes",
+        "value",
     )
     pieces = messages.select(
         "letter",
         _number("dead_pieces", 1).alias("count"),
         F.struct(_number("dead_piece", 0).alias("number"), "value").alias("piece"),
-        "attributes",
+        "used",
     )
-    letters = pieces.groupBy("letter", "count").agg(
-        F.collect_set("piece").alias("pieces"),  # a set, because copies of a piece are equal
-        F.first("attributes").alias("attributes"),  # the attributes used below are the same in all pieces
+    letters = (
+        pieces.groupBy("letter", "count", "used")  # another letter of that name, which anybody may send, is one more
+        .agg(F.collect_set("piece").alias("pieces"))  # a set, because copies of a piece are equal
+        .withColumn("attributes", F.map_from_entries("used"))
     )
     rows = (
         letters.where(_true_or("size(pieces) = count", _incomplete()))
@@ -131,13 +140,13 @@ def _not_a_letter() -> Column:
     return _raise(
         "message ", F.col("message_id"), " of broker ", F.col("broker_id"), ", topic ", F.col("topic"), ", partition ",
         F.col("partition"), " is not a dead letter. To leave such messages out, filter them before they are restored: "
-        '"attributes.dead_letter IS NOT NULL" (`where`, or redrive --where)',
+        f'"{_IS_LETTER}" (`where`, or redrive --where)',
     )  # fmt: skip
 
 
 def _malformed(name: str, cell: Column) -> Column:
     return _raise(
-        "dead letter ", F.col("letter"), f" is malformed: {name} has '", F.substring(cell.cast("string"), 1, 100),
+        "dead letter ", F.col("letter"), f" is malformed: {name} has '", _legible(cell),
         "'. ",
         *_to_leave_out(),
     )  # fmt: skip
@@ -165,6 +174,11 @@ def _to_leave_out() -> Sequence[str | Column]:
         F.col("letter"),
         """'" (`where`, or redrive --where)""",
     )
+
+
+def _legible(cell: Column) -> Column:
+    """Return the beginning of a peer's text, in one line."""
+    return F.regexp_replace(F.substring(cell.cast("string"), 1, 100), "[^ -~]", "?")
 
 
 def _raise(*parts: str | Column) -> Column:
