@@ -74,6 +74,21 @@ def test_watching_tells_of_a_broker_that_goes_down(run: Run, terminal: Terminal,
         assert terminal.finish().status == 0
 
 
+def test_watching_goes_on_after_a_restart_of_the_master(run: Run, terminal: Terminal) -> None:
+    with EmbeddedTubeMQ({"t": 1}) as tubemq:
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
+        terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", *connection)
+        terminal.wait_for(lambda text: '"lag": 0' in text)
+        tubemq.stop_master()
+        terminal.wait_for(lambda text: "the master's HTTP API does not answer" in text)
+        tubemq.send("t", b"a")
+        tubemq.start_master()
+        terminal.wait_for(lambda text: '"lag": 1' in text)
+        terminal.interrupt()
+        assert terminal.finish().status == 0
+
+
 def test_a_narrow_terminal_hides_no_cell() -> None:
     with EmbeddedTubeMQ({"my_topic": 2}) as tubemq, open_terminal(width=10) as narrow:
         tubemq.send("my_topic", b"a", "1:0")

@@ -117,8 +117,8 @@ def test_equal_rows_are_not_copies(spark: SparkSession) -> None:
 def test_a_letter_does_not_replace_another_of_its_name(spark: SparkSession) -> None:
     real, forged = Cells(b"pay 10", "orders", {"to": "a"}), Cells(b"pay 10", "orders", {"to": "b"})
     (sent,), ((body, attributes),) = messages(real), messages(forged)
-    names = [(decode_attributes(each).own or {})["dead_letter"].encode() for each in (attributes, sent[1])]
-    both = [(body, attributes.replace(*names)), sent]
+    name, other = ((decode_attributes(each).own or {})["dead_letter"].encode() for each in (sent[1], attributes))
+    both = [(body, attributes.replace(other, name)), sent]
     rows = sorted(found(restore(as_read(spark, both))), key=lambda row: str(row["attributes"]))
     assert rows == [expected(real), expected(forged)]
 

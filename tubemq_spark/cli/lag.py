@@ -27,6 +27,7 @@ from tubemq_spark.cli.output import console, is_wide_terminal, note, print_json,
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, joined, rows_of
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -164,12 +165,12 @@ def lag(
 
 def _watch(connection: Connection, group: str, topic: str | None, interval: float, as_json: bool) -> None:
     history: deque[int] = deque(maxlen=_HISTORY)
-    told, states = "", group_states(connection.admin, group, topic)
+    told = ""
+    states, warning = _look(connection.admin, group, topic)
     is_live = is_wide_terminal(console()) and not as_json
     with Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
         while True:
             history.append(total_lag(states))
-            warning = _missing_brokers(connection.admin)
             if warning and warning != told and live is None:
                 note(warning)
             told = warning
@@ -182,8 +183,17 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
             else:
                 print_line(f"{_now()} group {group}: lag {history[-1]}")
-            time.sleep(interval)
-            states = group_states(connection.admin, group, topic)
+            while True:
+                time.sleep(interval)
+                try:
+                    states, warning = _look(connection.admin, group, topic)
+                    break
+                except TransportError as error:  # a server may be restarting
+                    note(str(error))
+
+
+def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupState], str]:
+    return group_states(admin, group, topic), _missing_brokers(admin)
 
 
 def _rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:
