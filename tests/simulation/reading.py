@@ -14,7 +14,7 @@ from tests.simulation.java import JavaConsumer, JavaProducer
 from tests.simulation.operated import ELAPSED, OperatedSchedule, Possible, some_options
 from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading
 from tests.simulation.schedule import Disturbance, Moment, Setting, turn_knobs
-from tests.simulation.servers import DAMAGED, DELETED, RETENTION
+from tests.simulation.servers import CRASH, DAMAGED, DELETED, RETENTION, Message
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Killed, Process
 from tubemq_spark.client.consumer.working_group import stream_group
@@ -104,7 +104,7 @@ class ReadingSchedule(OperatedSchedule):
         ]
         first = [(-1.0, topic, number, r.choice((0, 1, 3, 8))) for topic in topics for number in range(2)]
         knobs = KNOBS
-        if r.random() < 0.08:  # rows reach Spark one by one, and other attempts come meanwhile
+        if slowly_read := r.random() < 0.08:  # rows reach Spark one by one, and other attempts come meanwhile
             knobs = tuple((module, name, values * 4) for module, name, values in KNOBS if name not in ("ROWS", "DEPTH"))
             slowly = ("source.input_partition", "ROWS", (1,)), ("client.consumer.partition_reader", "DEPTH", (1,))
             knobs = (*knobs, *slowly * 9)
@@ -126,6 +126,9 @@ class ReadingSchedule(OperatedSchedule):
             "damaged": damaged,
             "behind_nat": r.random() < 0.15,
         }
+        if slowly_read and r.random() < 0.5:  # tasks go on behind a loss
+            options["failondataloss"] = "false"
+            setting.kinds = (*setting.kinds, "burst", "burst")
         return setting
 
     # -- the actors -----------------------------------------------------------------------------------------------
@@ -148,7 +151,8 @@ class ReadingSchedule(OperatedSchedule):
         self.reading = Reading(self, self.checkpoint)
         self.group = Group(self.reading, GROUP)
         self.fencing = Fencing(self, stream_group(GROUP))
-        world.delivered = partial(self.guarded, self.fencing.fenced_delivers_nothing)
+        self._tail_crash: Disturbance | None = None  # that comes when a reader has got messages
+        world.delivered = self._delivered
         self.apps: list[Application] = []
         self.start_actors(extra["feed"])
 
@@ -430,6 +434,22 @@ class ReadingSchedule(OperatedSchedule):
             return
         super().crash_broker(planned)
 
+    def burst(self, planned: Disturbance) -> None:
+        super().burst(planned)
+        if planned.number % 2:
+            self._tail_crash = replace(planned, kind="lose tail", moment=_THEN)
+
+    def _delivered(self, partition: Partition, client_id: str) -> None:
+        """A reader has got messages. A crash may take away those behind them."""
+        self.guarded(self.fencing.fenced_delivers_nothing, partition, client_id)
+        planned, store = self._tail_crash, self.store_of(partition)
+        if planned is not None and store is not None and store.committed_offset < store.max_offset:
+            self._tail_crash = None
+            self.world.at(0.0, self._fire, replace(planned, number=self.tubemq.broker_ids.index(partition.broker_id)))
+
+    def lose_tail(self, planned: Disturbance) -> None:
+        self._crash_broker(planned, CRASH)
+
     def enlarge_topic(self, planned: Disturbance) -> None:
         super().enlarge_topic(planned)
         if planned.number % 3 == 2:  # before the query knows the new partitions
@@ -552,7 +572,7 @@ class ReadingSchedule(OperatedSchedule):
             except ConfigError:
                 return
         before = {partition: self.group_position(group, partition) for partition in partitions}
-        losses, crashes = len(self.truth.losses), len(self.troubles)
+        crashes = len(self.troubles)
         stored = [
             m
             for topic in self.topics
@@ -568,7 +588,7 @@ class ReadingSchedule(OperatedSchedule):
         if planned.number % 2 == 0:
             world.at(planned.strength**3 * 2, self._kill_reader, app, planned.number)
         call.wait()
-        if call.error is None and len(self.truth.losses) == losses:
+        if call.error is None:
             for rows in call.result():
                 self.guarded(self._check_batch_read, rows, stored)
         elif isinstance(call.error, Exception):
@@ -593,11 +613,11 @@ class ReadingSchedule(OperatedSchedule):
         if app.alive:
             app.kill_worker(number)
 
-    def _check_batch_read(self, rows: list[Row], stored: list[object]) -> None:
+    def _check_batch_read(self, rows: list[Row], stored: list[Message]) -> None:
         given = [(row.partition, row.message_id) for row in rows]
         if len(set(given)) != len(given):
             raise BrokenError("rows_exact", "a batch read gives a message twice")
-        missing = [m for m in stored if (m.partition, m.message_id) not in set(given)]  # type: ignore[attr-defined]
+        missing = [m for m in stored if m.lost is None and (m.partition, m.message_id) not in set(given)]
         if missing:
             raise BrokenError("rows_exact", f"a batch read misses {missing[0]} and {len(missing) - 1} more")
 
