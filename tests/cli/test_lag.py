@@ -70,6 +70,11 @@ def test_watching_tells_of_a_broker_that_goes_down(run: Run, terminal: Terminal,
         terminal.wait_for(lambda text: "2:t:0" in text or '"broker_id": 2' in text)
         tubemq.stop_broker(2)
         terminal.wait_for(lambda text: "broker 2 is down, and its partitions are missing here" in text)
+        tubemq.stop_broker(1)
+        terminal.wait_for(lambda text: "broker 1,2 is down" in text)
+        tubemq.start_broker(1)
+        tubemq.send("t", b"a", "1:0")
+        terminal.wait_for(lambda text: "lag 1 " in text or '"lag": 1' in text)
         terminal.interrupt()
         assert terminal.finish().status == 0
 

@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 from tubemq_spark.cli.main import main
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.protocol.message import format_msg_time
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 @pytest.fixture
@@ -53,6 +54,18 @@ def test_a_group_is_reset(topic: str, run: Run, group: str) -> None:
     wait_until(lambda: positions(run, group) == {1: 0, 2: 0})
     again = run("offsets", "reset", group, topic, "--to", "earliest", "--yes")
     assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
+
+
+def test_a_move_that_fails_names_what_was_moved(run: Run) -> None:
+    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
+        for partition in ("1:0", "2:0"):
+            tubemq.send("t", b"a", partition)
+        tubemq.on("partition_register", broker=2, group="my_group", nth=2).close_connection()
+        connection = ["--master", tubemq.master, "-X", "tubemq.retry.maxElapsedMs=0"]
+        done = run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
+        assert done.returncode == 1
+        assert "group my_group was moved in 1:t:0 only" in done.stderr
+        assert (tubemq.group_offset("my_group", "t", 1, 0), tubemq.group_offset("my_group", "t", 2, 0)) == (28, 0)
 
 
 @pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)  # a real broker removes the messages later

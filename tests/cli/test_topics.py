@@ -87,6 +87,11 @@ def test_a_topic_can_be_created_used_changed_and_deleted(
     assert "there is no topic made" in missing.stderr
 
 
+def test_a_blank_token_is_none(named: Cluster, run: Run) -> None:
+    done = run("topics", "create", "never_made", "--token", "")
+    assert (done.returncode, "changes need the administration token" in done.stderr) == (1, True), done.stderr
+
+
 def test_a_wrong_token_is_refused(named: Cluster, run: Run) -> None:
     done = run("topics", "create", "never_made", "--token", "wrong")
     assert (done.returncode, done.stdout) == (1, "")

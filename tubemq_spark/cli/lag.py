@@ -183,17 +183,24 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
             else:
                 print_line(f"{_now()} group {group}: lag {history[-1]}")
+            problem = ""
             while True:
                 time.sleep(interval)
                 try:
                     states, warning = _look(connection.admin, group, topic)
                     break
-                except TransportError as error:  # a server may be restarting
-                    note(str(error))
+                except (TransportError, AdminError) as error:  # a server may be restarting
+                    if problem != str(error):
+                        problem = str(error)
+                        note(problem)
 
 
 def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupState], str]:
-    return group_states(admin, group, topic), _missing_brokers(admin)
+    warning = _missing_brokers(admin)
+    try:
+        return group_states(admin, group, topic), warning
+    except AdminError as error:
+        raise AdminError(f"{error}. {warning}" if warning else str(error)) from None
 
 
 def _rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:

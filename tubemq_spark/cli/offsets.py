@@ -23,7 +23,7 @@ from tubemq_spark.cli.output import confirm, note, print_json, print_line, print
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.client.retries import Deadline
-from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TransportError, TubeMQError
+from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -146,16 +146,10 @@ def _move(
             confirm(f"Move group {group}?", err=as_json)
             if changed := member.changed(first_ids):
                 raise TubeMQError(
-                    f"nothing is moved: {', '.join(map(str, changed))} has other messages than a moment ago. A broker "
-                    "lost them, or the topic was created anew"
+                    f"nothing is moved: other messages than a moment ago are in {', '.join(map(str, changed))}. A "
+                    "broker lost some, or the topic was created anew"
                 )
-        if targets:
-            try:
-                member.claims.take(targets)
-            except TransportError as error:
-                moved = ", ".join(str(one) for one in targets if one not in error.unserved)
-                note(f"group {group} was moved in {moved or 'no partition'} only")
-                raise
+        move(member, targets)
     if as_json:
         for one, new in targets.items():
             print_json({**place_of(one), "old": before[one], "new": new, "entries": entries[one]})
@@ -163,6 +157,17 @@ def _move(
         print_line(f"moved group {group} in {len(targets)} partitions")
     if not targets:
         (note if as_json else print_line)(f"group {group} is there already")
+
+
+def move(member: GroupMember, targets: Mapping[Partition, int]) -> None:
+    """Move the group to `targets`. If that fails, say where the group is known to be moved."""
+    try:
+        member.claims.take(targets)
+    except BaseException:
+        now = member.positions
+        moved = [str(one) for one, at in targets.items() if one in now and now[one].group == at]
+        note(f"group {member.session.group} was moved in {', '.join(moved) or 'no partition'} only")
+        raise
 
 
 def _is_unknown(connection: Connection, group: str) -> bool:

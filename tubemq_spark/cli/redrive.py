@@ -14,7 +14,7 @@ import typer
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
-from tubemq_spark.cli.offsets import held
+from tubemq_spark.cli.offsets import held, move
 from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
@@ -160,11 +160,11 @@ def redrive(
         if group is not None and not dry_run:
             with held(GroupMember(connection.settings, group, topic)) as member:
                 _check_unchanged(member, groups, first_ids)
-                member.claims.take(ends)
+                move(member, ends)
     except BaseException as error:
         if has_begun:
-            moved = "" if group is None else f", and group {group} was not moved: the next call would write them again"
-            note(f"rows may be written already{moved}")
+            then = "" if group is None else f". Where group {group} was not moved, the next call writes them again"
+            note(f"rows may be written already{then}")
         if str(error).endswith(ADVICE):
             again_text = "; with --again, such rows become dead letters again, and the others are written"
             raise ConfigError(str(error).removesuffix(ADVICE) + again_text) from None
@@ -186,8 +186,8 @@ def _check_unchanged(
     topic has other letters now. Retention may move the group to the first message that is left."""
     if changed := member.changed(first_ids):
         raise TubeMQError(
-            f"{', '.join(map(str, changed))} has other letters than a moment ago: a broker lost them, or the topic was "
-            f"created anew. Group {member.session.group} stays where it is"
+            f"other letters than a moment ago are in {', '.join(map(str, changed))}: a broker lost some, or the topic "
+            f"was created anew. Group {member.session.group} stays where it is"
         )
     begins = member.resolve(EARLIEST)
     moved = [one for one, at in before.items() if member.positions[one].group not in (at, max(at, begins[one]))]

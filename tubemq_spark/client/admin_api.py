@@ -55,7 +55,7 @@ class AdminApi:
 
     def change(self, method: str, **params: object) -> Answer:
         """Make a call that needs the token."""
-        if self.token is None:
+        if not self.token:
             raise AuthError(
                 "changes need the administration token (confModAuthToken in master.ini). Set it with "
                 "--token-file, in the variable TUBEMQ_ADMIN_TOKEN or in the table [admin] of the profile"
