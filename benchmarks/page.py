@@ -18,7 +18,7 @@ _TABLES = {"read": "reading", "write": "writing", "packs": "rows in InLong packs
 _OTHERS = {
     "growth": "Growth with partitions, sizes of bodies and tasks",
     "memory": "Memory of a worker that reads",
-    "latency": "Latency from send to row",
+    "latency": "Latency from acknowledgement to row",
     "small": "A small micro-batch",
     "idle": "An idle query",
     "driver": "CPU time of the driver with 1000 partitions",

@@ -33,7 +33,7 @@ INTRODUCTION = """\
 
 Options of the TubeMQ client have the prefix `tubemq.`; options of the source and the sink have none.
 Names are not case-sensitive. An invalid value or an unknown name is an error that says what was expected: at
-`load()`, or for the sink when the write starts. What only the
+`load()`, for a stream with a schema when it starts, or for the sink when the write starts. What only the
 servers can tell (unknown topics, partitions and positions), and an option that a stream does not have, fails when the
 query runs. A source and a sink may get the same set of options, but `messageFormat=inlong`, which is for the source.
 """
