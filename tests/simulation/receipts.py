@@ -47,7 +47,9 @@ class Receipts:
         shown = Counter((row["spark_partition"], row["spark_row"] & 0xFFFFFFFF) for row in rows)
         wanted = {(task, n) for task, of in enumerate(tasks) for n, row in enumerate(of) if not is_bad(row["value"])}
         # "Without `effectivelyOnce`, if the rows came in another order, it may contain the messages of both attempts."
-        is_mixed = self._schedule.shuffled and is_again
+        # Also if the commit of an earlier run, which was stopped meanwhile, has written the file.
+        runs = {attempt.run for attempt in self._writing.attempts_of(origin)}
+        is_mixed = self._schedule.shuffled and (is_again or len(runs) > 1)
         # Of equal rows, those that are found give their numbers to others.
         is_loose = self._schedule.shuffled or self._schedule.setting.extra["equal"] or is_changed
         if (shown.keys() != wanted and not is_loose) or not wanted <= shown.keys() | (wanted if is_loose else set()):

@@ -382,7 +382,7 @@ class WritingSchedule(OperatedSchedule):
 
     def explain(self, who: str, error: BaseException) -> None:
         is_long = self.options.get(ELAPSED) == _LONG_RETRIES
-        if isinstance(error, ServerError) and is_long:
+        if isinstance(error, ServerError) and is_long and not self.broker_failed_since(self.world.now):
             self.is_unexplained(who, error)
         elif "rotate token" in self.came and "was not acknowledged within" in str(error):
             pass  # no master had a new one

@@ -74,8 +74,9 @@ class QueryBookmarks:
     def read_for_batch(self, topic: str | None, earlier_topics: Iterable[str]) -> Bookmarks:
         """Return the bookmarks that the tasks of a batch need, read on the driver.
 
-        These are the bookmarks of all partitions of `topic`, the option, and of the partitions that accept messages of
-        `earlier_topics`, to which the query has written before. A task reads further ones itself.
+        These are the bookmarks of all partitions of `topic`, the option, and of those that the session knows of
+        `earlier_topics`, to which the query has written before. They need not accept messages now: tasks leave marks by
+        them. A task reads further ones itself.
         """
         partitions: set[Partition] = set()
         if topic is not None:
@@ -85,7 +86,7 @@ class QueryBookmarks:
                 self._session.add_topics([other])
             except ConfigError as error:  # a row for this topic fails with the same error
                 _log.info("the plan reads no bookmarks of topic %s: %s", other, error)
-            partitions.update(one for one in self._session.cluster.partitions(other) if self._session.lists(one))
+            partitions.update(self._session.cluster.partitions(other))
         return self.read(partitions)
 
     def read_topic(
