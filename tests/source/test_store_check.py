@@ -137,9 +137,22 @@ def test_probes_behind_the_end_tell_the_owner_of_the_last_entry() -> None:
 
 
 def test_the_first_batch_gets_fingerprints_of_its_first_and_last_message() -> None:
-    results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, None), (A, 6 * UNIT): found(6, 6)}
+    results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, None)}
+    results |= {(A, 6 * UNIT): found(6, 6), (B, 6 * UNIT): found(6, None)}
     one = check(batch_of(6, 9), results)
+    assert list(one.second_places()) == []
     assert list(one.new_fingerprints()) == [taken(8, time=0), taken(6, time=0)]
+
+
+def test_a_fingerprint_of_the_first_message_stands_where_this_message_is() -> None:
+    """A partition's first message from the start on may be far behind it, and lost with the tail of the store."""
+    results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, None)}
+    results |= {(A, 6 * UNIT): found(6, 8), (B, 6 * UNIT): found(6, 6)}
+    batch = batch_of(6, 9)
+    assert set(check(batch, results).second_places()) == {(A, 7 * UNIT), (B, 7 * UNIT)}
+    assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0)]
+    results |= {(A, 7 * UNIT): found(7, 8), (B, 7 * UNIT): found(7, None)}
+    assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0), taken(6, partition=B, time=0)]
 
 
 def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:

@@ -44,7 +44,10 @@ Store = tuple[int, str, int]
 
 
 class Fingerprint(NamedTuple):
-    """The first message of `partition_id` at or behind `position` has `message_id`.
+    """The message at `position` is of `partition_id` and has `message_id`.
+
+    The oldest one of a store may be that of the partition's first message behind `position`: it only shows whether the
+    topic is still the same.
 
     `NO_MESSAGE`: no message stood at `position`, because retention had removed it. Only another store has one there.
     The message was sent at about `time`, in seconds since the epoch by the driver's clock; 0 if unknown. Drivers'

@@ -151,7 +151,7 @@ class StoreCheck:
     def lacks_owner(self) -> bool:
         """Whether no known partition has the batch's last entry, though retention did not remove it."""
         last = self.batch.last_entry
-        return not self._last_owners() and any(result.begin == last for result in self._results_at(last).values())
+        return not self._owners(last) and any(result.begin == last for result in self._results_at(last).values())
 
     # Positions to probe
 
@@ -166,31 +166,34 @@ class StoreCheck:
             if batch.newest is None:
                 yield from batch.places(self._flushed_position)
 
-    def exact_places(self) -> Iterable[PartitionPosition]:
-        """Return those of `first_places` where it suffices to know which partition has the entry.
-
-        Where the batch's first message is wanted too, the probes read on to show which messages belong to the batch.
-        """
-        return self.batch.places(self.batch.last_entry) if self.needs_fingerprints and self._continues_newest else ()
-
     def second_places(self) -> Iterator[PartitionPosition]:
         """Yield positions whose need shows in the first results.
 
-        If other clients sent messages meanwhile, a probe at the end shows which partition has the batch's last message.
+        If several partitions have messages from an entry on, a probe behind it shows which one has the entry.
         If the newest fingerprint turns out to be old, a fingerprint of the batch's first message is needed.
         """
         batch = self.batch
         if not self.needs_fingerprints:
             return
-        at_end = self._first_ids(batch.last_entry)
-        if not self._has_one_owner:
-            yield from ((partition, batch.end) for partition in at_end)
-        if self._continues_newest:
-            assert batch.newest is not None
-            lasts = (Fingerprint(batch.last_entry, owner.partition_id, i, self.now) for owner, i in at_end.items())
-            if any(span_between(batch.newest, last) is None for last in lasts):
-                yield from batch.places(batch.start)
-                yield from batch.places(batch.last_entry)
+        yield from self._places_behind(batch.last_entry)
+        if not self._continues_newest:
+            yield from self._places_behind(batch.start)
+        elif self._is_unclear_since_newest:
+            yield from batch.places(batch.start)
+            yield from batch.places(batch.start + UNIT)
+
+    def _places_behind(self, position: int) -> Iterator[PartitionPosition]:
+        """Yield the positions that show which partition has the entry at `position`, if that is not clear."""
+        if not self._has_one_owner(position):
+            yield from ((partition, position + UNIT) for partition in self._first_ids(position))
+
+    @property
+    def _is_unclear_since_newest(self) -> bool:
+        """Whether ids do not show which messages between the newest fingerprint and the batch's end are old."""
+        assert self.batch.newest is not None
+        last = self.batch.last_entry
+        ends = (Fingerprint(last, owner.partition_id, i, self.now) for owner, i in self._first_ids(last).items())
+        return any(span_between(self.batch.newest, end) is None for end in ends)
 
     @property
     def _continues_newest(self) -> bool:
@@ -208,11 +211,18 @@ class StoreCheck:
 
     # What the results prove
 
-    @property
-    def _has_one_owner(self) -> bool:
-        """Whether the probes prove which partition has the batch's last message."""
-        are_answered = all(place in self.results for place in self.batch.places(self.batch.last_entry))
-        return are_answered and len(self._first_ids(self.batch.last_entry)) == 1
+    def _has_one_owner(self, position: int) -> bool:
+        """Whether the probes at `position` alone prove which partition has the entry there."""
+        are_answered = all(place in self.results for place in self.batch.places(position))
+        return are_answered and len(self._first_ids(position)) == 1
+
+    def _owners(self, position: int) -> dict[Partition, int]:
+        """Return the partitions that may have the entry at `position`, each with the id of its message."""
+        ids = self._first_ids(position)
+        if self._has_one_owner(position):
+            return ids
+        behind = self._results_at(position + UNIT)
+        return {one: first_id for one, first_id in ids.items() if one in behind and behind[one].first_id != first_id}
 
     def _first_ids(self, position: int) -> dict[Partition, int]:
         """Return the id of each partition's first message from `position` on, where the store still has `position`."""
@@ -244,41 +254,24 @@ class StoreCheck:
         last = self._results_at(batch.last_entry)
         if newest is None and last and all(result.begin > batch.last_entry for result in last.values()):
             yield Fingerprint(batch.last_entry, min(last).partition_id, NO_MESSAGE, 0)
-        owners = self._last_owners()
+        owners = self._owners(batch.last_entry)
         if len(owners) != 1:
             return
         [(owner, last_id)] = owners.items()
         # Messages behind a fingerprint are new. The first fingerprint of all may belong to an old message.
         is_new = newest is not None and newest.position >= batch.start - UNIT
         yield Fingerprint(batch.last_entry, owner.partition_id, last_id, self.now if is_new else 0)
-        yield from self._first_message(owner, last_id)
+        yield from self._first_message()
         if newest is None:
             yield from self._flushed_message()
 
-    def _last_owners(self) -> dict[Partition, int]:
-        """Return the partitions that may have the batch's last entry, each with the message id."""
-        at_end = self._first_ids(self.batch.last_entry)
-        if self._has_one_owner:
-            return at_end
-        behind = self._results_at(self.batch.end)
-        return {one: first_id for one, first_id in at_end.items() if one in behind and behind[one].first_id != first_id}
-
-    def _first_message(self, owner: Partition, last_id: int) -> Iterator[Fingerprint]:
+    def _first_message(self) -> Iterator[Fingerprint]:
         batch, newest = self.batch, self.batch.newest
-        starts, lasts = self._results_at(batch.start), self._results_at(batch.last_entry)
-        begin = max((result.begin for result in starts.values()), default=batch.start)  # retention may have moved it
-        firsts: dict[Partition, int] = {}
-        for partition, result in starts.items():
-            if result.begin == begin and result.first_id is not None:
-                last = lasts.get(partition)
-                is_before_end = last is not None and last.is_conclusive and last.first_id != result.first_id
-                if partition == owner or is_before_end:
-                    firsts[partition] = result.first_id
-        if firsts and begin < batch.last_entry:
-            # The earliest of them has the id that is farthest from the last one.
-            partition, first_id = max(firsts.items(), key=lambda one: abs(one[1] - last_id))
-            time = newest.time if newest is not None and newest.position <= begin else 0
-            yield Fingerprint(begin, partition.partition_id, first_id, time)
+        owners = self._owners(batch.start)
+        if len(owners) == 1 and batch.start < batch.last_entry:
+            [(owner, first_id)] = owners.items()
+            time = newest.time if newest is not None and newest.position <= batch.start else 0
+            yield Fingerprint(batch.start, owner.partition_id, first_id, time)
 
     def _flushed_message(self) -> Iterator[Fingerprint]:
         starts = self._results_at(self.batch.start)

@@ -120,7 +120,8 @@ class TruncationCheck:
                     results[partition, position] = ProbeResult(position, ())
         first = [place for check in checks for place in check.first_places() if place not in results]
         unread = unread_members(batches)
-        results |= self.prober.probe(first, {place for check in checks for place in check.exact_places()}, unread)
+        exact = {place for batch in batches for place in batch.places(batch.last_entry)}
+        results |= self.prober.probe(first, exact, unread)
         results |= self.prober.probe((place for check in checks for place in check.second_places()), optional=unread)
         if clock.monotonic() - begun > _REPLACED_AFTER:  # the store may be another one since the first answer
             newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]

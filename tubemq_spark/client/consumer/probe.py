@@ -35,14 +35,12 @@ PartitionPosition = tuple[Partition, int]
 class ProbeResult(NamedTuple):
     """The seek led to `begin`; `message_ids` are the ids of the partition's first messages from there on.
 
-    No ids mean: the partition has no message from `begin` to the end of the store. Where `is_conclusive` is False they
-    only mean that it has none exactly at `begin`; the probe did not read further. `is_behind_end` means that the store
-    ends at `begin` or before it.
+    No ids mean: the partition has no message from `begin` to the end of the store; where only the exact position was
+    asked for, it may have some behind `begin`. `is_behind_end` means that the store ends at `begin` or before it.
     """
 
     begin: int
     message_ids: tuple[int, ...]
-    is_conclusive: bool = True
     is_behind_end: bool = False
 
     @property
@@ -93,7 +91,7 @@ class Prober:
                 if isinstance(answer, ProbeResult):
                     results[place] = answer
                 elif answer.is_certain and place in only_exact:
-                    results[place] = ProbeResult(answer.begin, (), is_conclusive=False)
+                    results[place] = ProbeResult(answer.begin, ())
             missing = [place for place in missing if place not in results]
             if problem is not None:
                 self._on_failed(retries, problem, {place[0] for place in missing if place not in answers})
