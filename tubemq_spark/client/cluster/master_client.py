@@ -31,7 +31,7 @@ from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.auth import master_certificate
 from tubemq_spark.protocol.constants import MASTER_PORT, Method, ServiceType
-from tubemq_spark.protocol.envelope import Failure
+from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_elsewhere
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -211,10 +211,10 @@ class MasterClient:
 
 
 def _may_be_master(outcome: Outcome) -> bool:
-    """Return True for the outcome of a request to a standby, or to a server that accepted it and is silent."""
+    """Return True for a master's reply, also a refusal, and if a standby answers, or a server accepts and is silent."""
     if isinstance(outcome, TransportError):
         return outcome.is_silence
-    return isinstance(outcome, Failure) and is_elsewhere(outcome)
+    return isinstance(outcome, Response) or (isinstance(outcome, Failure) and is_elsewhere(outcome))
 
 
 def new_client_id(role: str, clock: Clock = SYSTEM_CLOCK) -> str:
