@@ -254,7 +254,8 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
         elif reply.errCode != ErrCode.NOT_FOUND:
             return None
         elif (kind := not_found_kind(reply.errMsg)) is not NotFound.PASSED:
-            return ProbeResult(begin, ()) if kind is NotFound.END else None
+            # The store does not end at `begin`, so an end that the first fetch meets is that of a moved cursor.
+            return ProbeResult(begin, ()) if kind is NotFound.END and not is_first else None
         else:
             is_certain = True
         is_first = False
