@@ -376,8 +376,10 @@ class WritingSchedule(OperatedSchedule):
 
     def attempt_failed(self, batch: int, error: TubeMQError) -> None:
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
-        # Others may rightly end an attempt, and the next one succeeds; a refusal or a wrong bookmark has a cause.
-        if isinstance(error, ServerError) or "which is too late" in str(error):
+        # Others may rightly end an attempt, and the next one succeeds; a refusal or a wrong bookmark has a cause. An
+        # attempt of an earlier stage may live longer than its batch, and meet the bookmark of the next one.
+        is_late = "which is too late" in str(error) and batch >= self.checkpoint.committed
+        if isinstance(error, ServerError) or is_late:
             self.explain(f"a task of batch {batch}", error)
 
     def explain(self, who: str, error: BaseException) -> None:
