@@ -18,7 +18,7 @@ from tests.cli.conftest import Run
 from tubemq_spark.cli.app import app
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows
 from tubemq_spark.client.retries import Deadline
-from tubemq_spark.errors import TransportError
+from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.metadata import Address
 
 
@@ -93,6 +93,21 @@ def test_a_server_that_quotes_the_call_shows_no_token(token: str) -> None:
         check_rows(AdminApi([address], token).change("admin_reload_broker_configure"), "it")
     with service(b"", f"http://x/?{quoted}") as address, pytest.raises(TransportError, match=r"=\*\*\* \*\*\*"):
         AdminApi([address], token).change("admin_reload_broker_configure")
+
+
+@pytest.mark.parametrize(
+    ("token", "text", "shown"),
+    [
+        ("the", "unauthorized", "the master refused the administration token"),
+        ("secret", "x" * 297 + "secret", "xxx***"),
+    ],
+)
+def test_the_token_is_hidden_in_the_text_of_the_server_alone(token: str, text: str, shown: str) -> None:
+    """Also where that text is cut."""
+    refused = json.dumps({"result": False, "errMsg": text}).encode()
+    with service(refused) as address, pytest.raises(TubeMQError) as caught:
+        AdminApi([address], token).change("admin_reload_broker_configure")
+    assert shown in str(caught.value)
 
 
 def test_the_token_goes_to_no_other_address_than_the_named_ones() -> None:

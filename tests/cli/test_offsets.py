@@ -64,7 +64,7 @@ def test_a_move_that_fails_names_what_was_moved(run: Run) -> None:
         connection = ["--master", tubemq.master, "-X", "tubemq.retry.maxElapsedMs=0"]
         done = run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
         assert done.returncode == 1
-        assert "group my_group was moved in 1:t:0 only" in done.stderr
+        assert "group my_group was moved in 1:t:0; maybe also where" in done.stderr
         assert (tubemq.group_offset("my_group", "t", 1, 0), tubemq.group_offset("my_group", "t", 2, 0)) == (28, 0)
 
 

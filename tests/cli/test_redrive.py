@@ -52,6 +52,16 @@ def redrive(named: Cluster, terminal: Terminal) -> Callable[..., Output]:
     return run_redrive
 
 
+@pytest.fixture
+def asked_topics(named: Cluster, topics: tuple[str, str], terminal: Terminal, group: str) -> tuple[str, str]:
+    """`topics`, while `redrive` asks in the terminal whether to write the letters and to move the group."""
+    dead, target = topics
+    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
+    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
+    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    return topics
+
+
 @pytest.mark.thorough
 def test_an_error_of_the_sink_is_told(topics: tuple[str, str], redrive: Callable[..., Output]) -> None:
     """Spark puts a traceback before it."""
@@ -75,12 +85,9 @@ def test_a_row_that_is_still_wrong_names_the_option(
 
 @pytest.mark.thorough
 def test_a_group_that_somebody_moves_meanwhile_stays_there(
-    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+    named: Cluster, asked_topics: tuple[str, str], run: Run, terminal: Terminal, group: str
 ) -> None:
-    dead, target = topics
-    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
-    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
-    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    dead, target = asked_topics
     assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").returncode == 0
     terminal.type("y\n")
     done = terminal.finish()
@@ -92,12 +99,9 @@ def test_a_group_that_somebody_moves_meanwhile_stays_there(
 
 @pytest.mark.thorough
 def test_a_topic_that_is_enlarged_meanwhile(
-    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+    named: Cluster, asked_topics: tuple[str, str], run: Run, terminal: Terminal, group: str
 ) -> None:
-    dead, target = topics
-    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
-    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
-    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    dead, target = asked_topics
     assert run("topics", "alter", dead, "--partitions", "2").returncode == 0
     terminal.type("y\n")
     done = terminal.finish()
@@ -107,12 +111,9 @@ def test_a_topic_that_is_enlarged_meanwhile(
 @pytest.mark.thorough
 @pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)  # a real broker removes the messages later
 def test_a_topic_that_is_created_anew_meanwhile_keeps_its_letters(
-    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+    named: Cluster, asked_topics: tuple[str, str], run: Run, terminal: Terminal, group: str
 ) -> None:
-    dead, target = topics
-    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
-    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
-    terminal.wait_for(lambda text: "Write 2 rows?" in text)
+    dead, target = asked_topics
     assert run("topics", "delete", dead, "--yes").returncode == 0
     assert run("topics", "create", dead, "--partitions", "1").returncode == 0
     for value in (b"c", b"dd", b"eee"):

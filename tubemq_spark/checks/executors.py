@@ -17,8 +17,10 @@ from tubemq_spark.checks.network import Server, check_servers
 from tubemq_spark.checks.result import FAILED, CheckResult, failed, ok
 from tubemq_spark.checks.settings import check_settings
 from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
+from tubemq_spark.client.settings import PASSWORD, PASSWORD_FILE, USER
 from tubemq_spark.protocol.metadata import Address
 
+_OF_DRIVER = {option.name.lower() for option in (USER, PASSWORD, PASSWORD_FILE)}
 _SECONDS = 5.0  # for a connection from an executor without this package
 
 
@@ -26,9 +28,10 @@ def task_program(options: Mapping[str, str], servers: Sequence[Server]) -> Calla
     """Return the function that tasks call; it returns a report as JSON.
 
     The function is nested and has plain values only, so cloudpickle sends it by value. It imports this package when it
-    runs, if the executor has it.
+    runs, if the executor has it. Only the driver reads a password file, and connections need no credentials.
     """
-    source, given = inspect.getsource(worker_probe), dict(options)
+    source = inspect.getsource(worker_probe)
+    given = {name: value for name, value in options.items() if name.lower() not in _OF_DRIVER}
     addresses = [(one.address.host, one.address.port, one.role) for one in servers]
     seconds = _SECONDS
 

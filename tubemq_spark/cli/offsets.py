@@ -166,7 +166,8 @@ def move(member: GroupMember, targets: Mapping[Partition, int]) -> None:
     except BaseException:
         now = member.positions
         moved = [str(one) for one, at in targets.items() if one in now and now[one].group == at]
-        note(f"group {member.session.group} was moved in {', '.join(moved) or 'no partition'} only")
+        where = ", ".join(moved) or "no partition"
+        note(f"group {member.session.group} was moved in {where}; maybe also where a broker did not answer")
         raise
 
 

@@ -61,10 +61,7 @@ class AdminApi:
                 "--token-file, in the variable TUBEMQ_ADMIN_TOKEN or in the table [admin] of the profile"
             )
         users = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": self.token}
-        try:
-            answer = self._ask_masters({"method": method, **users, **params})
-        except TubeMQError as error:
-            raise type(error)(self._without_token(str(error))) from None
+        answer = self._ask_masters({"method": method, **users, **params})
         for row in rows_of(answer):
             if "errInfo" in row:
                 row["errInfo"] = self._without_token(str(row["errInfo"]))
@@ -72,9 +69,9 @@ class AdminApi:
 
     def _without_token(self, text: str) -> str:
         """Return the text of a server, which may quote the call."""
-        assert self.token is not None
-        for form in (self.token, urllib.parse.quote_plus(self.token)):
-            text = text.replace(form, "***")
+        if self.token:
+            for form in (self.token, urllib.parse.quote_plus(self.token)):
+                text = text.replace(form, "***")
         return text
 
     def topics(self, name: str | None = None) -> list[Answer]:
@@ -95,11 +92,12 @@ class AdminApi:
         with checked_rows():
             address = Address(str(status["brokerIp"]), int(status["brokerWebPort"]))
         try:
-            return _call(f"http://{address}/broker.htm", {"method": method, **params}, self._time)
+            return self._call(f"http://{address}/broker.htm", {"method": method, **params})
         except _FAILURES as error:
+            port = f"the HTTP port {address} of broker {shown(status['brokerId'])}"
             raise TransportError(
-                f"the HTTP port {address} of broker {shown(status['brokerId'])} does not answer: {_reason(error)}. "
-                "Check that the broker runs, and that this machine may connect to its webPort"
+                f"{port} does not answer: {self._reason(error)}. Check that the broker runs, and that this machine may "
+                "connect to its webPort"
             ) from None
 
     def _ask_masters(self, params: Mapping[str, object]) -> Answer:
@@ -107,13 +105,34 @@ class AdminApi:
         problems = []
         for address in self.masters:
             try:
-                return _call(f"http://{address}/webapi.htm", params, self._time)
+                return self._call(f"http://{address}/webapi.htm", params)
             except _FAILURES as error:
-                problems.append(f"{address}: {_reason(error)}")
+                problems.append(f"{address}: {self._reason(error)}")
         raise TransportError(
             f"the master's HTTP API does not answer ({'; '.join(problems)}). Name the addresses of all masters with "
             "option 'tubemq.admin.address', on the command line --admin HOST:PORT,HOST:PORT (webPort in master.ini)"
         )
+
+    def _call(self, url: str, params: Mapping[str, object]) -> Answer:
+        """Return the answer. Raise one of `_FAILURES`."""
+        form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
+        reply = post(url, form.encode(), self._time)
+        try:
+            answer = json.loads(reply.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
+            raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
+        if not isinstance(answer, dict):
+            raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address")
+        if answer.get("result") is not True:
+            problem = str(answer.get("errMsg", "no reason given"))
+            if "unauthorized" in problem:
+                raise AuthError("the master refused the administration token (confModAuthToken in master.ini)")
+            raise AdminError(f"{params['method']} at {url}: {shown(self._without_token(problem))}")
+        return answer
+
+    def _reason(self, error: Exception) -> str:
+        text = str((isinstance(error, OSError) and error.strerror) or error)
+        return shown(self._without_token(text)) or type(error).__name__
 
 
 def matching_topics(settings: ClientSettings, pattern: re.Pattern[str], timeout: float = _TIMEOUT) -> tuple[str, ...]:
@@ -161,27 +180,5 @@ def joined(values: Iterable[object]) -> str:
 _FAILURES = OSError, http.client.HTTPException, ValueError  # the last one for impossible hosts and lengths
 
 
-def _call(url: str, params: Mapping[str, object], timeout: float) -> Answer:
-    """Return the answer. Raise one of `_FAILURES`."""
-    form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
-    reply = post(url, form.encode(), timeout)
-    try:
-        answer = json.loads(reply.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
-        raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
-    if not isinstance(answer, dict):
-        raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address")
-    if answer.get("result") is not True:
-        problem = str(answer.get("errMsg", "no reason given"))
-        if "unauthorized" in problem:
-            raise AuthError("the master refused the administration token (confModAuthToken in master.ini)")
-        raise AdminError(f"{params['method']} at {url}: {shown(problem)}")
-    return answer
-
-
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _reason(error: Exception) -> str:
-    return shown((isinstance(error, OSError) and error.strerror) or error) or type(error).__name__
