@@ -269,6 +269,14 @@ def test_no_state_of_the_shell_gives_a_traceback(case: str) -> None:
         assert json.loads(done.stdout)["value"] == "grün 0"
 
 
+def test_nothing_that_a_command_opens_takes_the_place_of_a_closed_stream() -> None:
+    """The JVM of `redrive` inherits the three streams, and waited for ever."""
+    program = "import os; from tubemq_spark.cli.main import main; main(['--version']); print(os.open('/dev/null', 0))"
+    shell = f'{sys.executable} -W error -c "{program}" <&- 2>&-'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=300, check=True)
+    assert int(done.stdout.split()[-1]) > 2
+
+
 def test_a_warning_without_a_reader_does_not_end_a_command(tubemq: EmbeddedTubeMQ) -> None:
     tubemq.create_topic("t", partitions=1)
     secret = ["--set", "user=alice", "--set", "password=secret"]  # the command warns of them first

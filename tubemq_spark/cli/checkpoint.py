@@ -26,6 +26,8 @@ def committed_positions(location: str, topic: str | None) -> Mapping[Partition, 
 
     Raise `ConfigError` if `location` is not such a checkpoint, or if its sources do not leave one to choose.
     """
+    if not location.strip():
+        raise ConfigError(f"{_OPTION} is blank; expected the folder that the query has as 'checkpointLocation'")
     folder = OutputDir(location, _OPTION)
     batches = [int(name) for name in folder.names("commits") if name.isdecimal()]
     if not batches:
@@ -56,8 +58,8 @@ def _sources(lines: Sequence[str]) -> Iterator[Positions]:
             data = json.loads(line)
         except (ValueError, RecursionError):  # `-` stands for a source that has read nothing
             continue
-        if isinstance(data, dict) and data.keys() >= _KEYS:
-            yield StreamOffset.from_json(data).positions
+        if isinstance(data, dict) and data.keys() >= _KEYS and (positions := StreamOffset.from_json(data).positions):
+            yield positions
 
 
 def _topics(positions: Positions) -> list[str]:

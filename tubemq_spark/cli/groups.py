@@ -10,7 +10,7 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.lag import states_by_group, total_lag, warn_of_missing_brokers
-from tubemq_spark.cli.output import print_line, print_rows
+from tubemq_spark.cli.output import print_result, print_rows
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
 from tubemq_spark.cli.reading import TEMPORARY
 from tubemq_spark.cli.topics import existing
@@ -55,7 +55,7 @@ def allow_group(connection: Connection, topic: Topic, group: Group) -> None:
     Only topics that require authorisation (admin_set_topic_authorize_control) need that.
     """
     _change(connection.admin, topic, group, "admin_add_authorized_consumergroup_info")
-    print_line(f"group {group} is authorised for topic {topic}")
+    print_result(f"group {group} is authorised for topic {topic}")
 
 
 @app.command("block")
@@ -67,7 +67,7 @@ def block_group(connection: Connection, topic: Topic, group: Group) -> None:
     topics, TubeMQ's own consumers get no partitions, but Spark queries go on.
     """
     _change(connection.admin, topic, group, "admin_add_black_consumergroup_info")
-    print_line(f"group {group} is on the black list of topic {topic}")
+    print_result(f"group {group} is on the black list of topic {topic}")
 
 
 def _change(admin: AdminApi, topic: str, group: str, method: str) -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import re
@@ -30,10 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     All errors end here, each with one line.
     """
+    for descriptor in range(
+        3
+    ):  # a file or a socket must not get the number of a closed stream: Spark's JVM inherits it
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
-        sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"))
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False))
     # One that is ignored stays so: a script runs a command in the background.
     signals = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    atexit.register(_handle, signals, signal.SIG_IGN)  # as Python's very end lets a late signal kill the process
     with suppress(ValueError):  # outside of the main thread, which alone receives signals
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # which would leave claims and temporary folders behind
             signal.signal(signal.SIGTERM, signal.default_int_handler)

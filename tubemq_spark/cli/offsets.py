@@ -19,7 +19,7 @@ from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.lag import states_by_group
 from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_place, place_of
-from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
+from tubemq_spark.cli.output import confirm, note, print_line, print_plan, print_result
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.client.retries import Deadline
@@ -150,11 +150,12 @@ def _move(
                     "broker lost some, or the topic was created anew"
                 )
         move(member, targets)
-    if as_json:
-        for one, new in targets.items():
-            print_json({**place_of(one), "old": before[one], "new": new, "entries": entries[one]})
-    elif targets:
-        print_line(f"moved group {group} in {len(targets)} partitions")
+        if targets:  # said before the partitions are released, which may take long
+            print_result(
+                f"moved group {group} in {len(targets)} partitions",
+                *({**place_of(p), "old": before[p], "new": new, "entries": entries[p]} for p, new in targets.items()),
+                as_json=as_json,
+            )
     if not targets:
         (note if as_json else print_line)(f"group {group} is there already")
 

@@ -50,6 +50,15 @@ def print_json(*values: object) -> None:
     sys.stdout.flush()
 
 
+def print_result(text: str, *values: object, as_json: bool = False) -> None:
+    """Print what a command has done: `text`, or `values` as JSON. If that fails, the standard error says it."""
+    try:
+        print_json(*values) if as_json else print_line(text)
+    except OSError:
+        note(text)
+        raise
+
+
 def json_text(value: object) -> str:
     """Return one line of JSON without characters that `escaped` escapes, and without those that the output lacks."""
     is_unicode = codecs.lookup(sys.stdout.encoding or "ascii").name.startswith("utf")

@@ -22,7 +22,7 @@ import typer
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.messages import FIELDS
 from tubemq_spark.cli.moments import parse_attributes, parse_partition
-from tubemq_spark.cli.output import print_json, print_line, progress
+from tubemq_spark.cli.output import print_result, progress
 from tubemq_spark.cli.parameters import Json, Topic, connected
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -154,11 +154,12 @@ def produce(
         stored = producer.flush()
     counts = {f"{one.broker_id}:{one.partition_id}": count for one, count in sorted(stored.items())}
     try:
-        if as_json:
-            print_json({"topic": topic, "stored": sum(counts.values()), "partitions": counts})
-        else:
-            places = ", ".join(f"{place} {count}" for place, count in counts.items())
-            print_line(f"stored {sum(counts.values())} messages in topic {topic}" + (f" ({places})" if places else ""))
+        total, places = sum(counts.values()), ", ".join(f"{place} {count}" for place, count in counts.items())
+        print_result(
+            f"stored {total} messages in topic {topic}" + (f" ({places})" if places else ""),
+            {"topic": topic, "stored": total, "partitions": counts},
+            as_json=as_json,
+        )
     finally:  # also if nobody reads that
         if stop is not None:
             raise stop

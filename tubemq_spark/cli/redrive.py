@@ -15,7 +15,7 @@ from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
 from tubemq_spark.cli.offsets import held, move
-from tubemq_spark.cli.output import confirm, note, print_json, print_line, print_plan
+from tubemq_spark.cli.output import confirm, note, print_json, print_plan, print_result
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.client.consumer.probe import PartitionPosition
@@ -161,6 +161,11 @@ def redrive(
             with held(GroupMember(connection.settings, group, topic)) as member:
                 _check_unchanged(member, groups, first_ids)
                 move(member, ends)
+        if not count:  # said here, because Spark's log has the standard error above
+            note(f"nothing of topic {topic} {'would be' if dry_run else 'was to be'} written")
+        if not dry_run:
+            text = f"wrote {count} rows of dead letters of topic {topic}"
+            print_result(text, {"topic": topic, "rows": count}, as_json=as_json)
     except BaseException as error:
         if has_begun:
             then = "" if group is None else f". Where group {group} was not moved, the next call writes them again"
@@ -169,14 +174,6 @@ def redrive(
             again_text = "; with --again, such rows become dead letters again, and the others are written"
             raise ConfigError(str(error).removesuffix(ADVICE) + again_text) from None
         raise
-    if not count:  # said here, because Spark's log has the standard error above
-        note(f"nothing of topic {topic} would be written" if dry_run else f"nothing of topic {topic} was to be written")
-    if dry_run:
-        return
-    if as_json:
-        print_json({"topic": topic, "rows": count})
-    else:
-        print_line(f"wrote {count} rows of dead letters of topic {topic}")
 
 
 def _check_unchanged(

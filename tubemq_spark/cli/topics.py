@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any
@@ -17,16 +17,15 @@ from typing import Annotated, Any
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.output import confirm, print_json, print_line, print_rows, progress
+from tubemq_spark.cli.output import confirm, print_result, print_rows, progress
 from tubemq_spark.cli.parameters import Json, Yes, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, TransportError
 
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
 _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores")
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
-_RELOAD = ("sending the change to brokers", "admin_reload_broker_configure")
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
 app = typer.Typer(
@@ -91,8 +90,14 @@ def _check_retention(policy: str) -> None:
         )
 
 
-def _change(admin: AdminApi, what: str, method: str, **params: object) -> None:
-    check_rows(admin.change(method, **params), what)
+def _change(admin: AdminApi, what: str, name: str, brokers: str, steps: Mapping[str, Mapping[str, object]]) -> None:
+    """Make the calls, with their parameters, for topic `name`, and send the result to `brokers`."""
+    try:
+        for method, params in steps.items():
+            check_rows(admin.change(method, brokerId=brokers, topicName=name, **params), f"{what} topic {name}")
+        check_rows(admin.change("admin_reload_broker_configure", brokerId=brokers), f"{what} topic {name}")
+    except (AdminError, TransportError) as error:  # of one call of several, or of one broker
+        raise type(error)(f"{error}. `tubemq-spark topics describe {name}` shows what is changed") from None
 
 
 def configure_topic(
@@ -109,10 +114,9 @@ def configure_topic(
         raise AdminError("the cluster has no broker: add one first")
     if deployments(admin, name):
         raise AdminError(f"topic {name} exists already; `tubemq-spark topics describe {name}` shows it")
-    settings: dict[str, object] = {"topicName": name, "numPartitions": partitions, "numTopicStores": stores}
+    settings: dict[str, object] = {"numPartitions": partitions, "numTopicStores": stores}
     settings |= {} if retention is None else {"deletePolicy": retention}
-    _change(admin, f"creating topic {name}", "admin_add_new_topic_record", brokerId=joined(chosen), **settings)
-    _change(admin, *_RELOAD, brokerId=joined(chosen))
+    _change(admin, "creating", name, joined(chosen), {"admin_add_new_topic_record": settings})
     return chosen
 
 
@@ -135,9 +139,7 @@ def change_topic(
                 "not be read"
             )
     chosen = [one["broker_id"] for one in found]
-    place = {"brokerId": joined(chosen), "topicName": name}
-    _change(admin, f"changing topic {name}", "admin_modify_topic_info", **place, **changes)
-    _change(admin, *_RELOAD, brokerId=joined(chosen))
+    _change(admin, "changing", name, joined(chosen), {"admin_modify_topic_info": changes})
     return chosen
 
 
@@ -148,12 +150,9 @@ def is_ready(admin: AdminApi, name: str) -> bool:
 
 def remove_topic(admin: AdminApi, name: str) -> None:
     """Close the topic, delete it on all brokers, and send that to them."""
-    brokers = _brokers_of(admin, name)
     closed: dict[str, object] = {"acceptPublish": False, "acceptSubscribe": False}
     steps = {"admin_modify_topic_info": closed, "admin_delete_topic_info": {}, "admin_remove_topic_info": {}}
-    for method, extra in steps.items():
-        _change(admin, f"deleting topic {name}", method, brokerId=brokers, topicName=name, **extra)
-    _change(admin, *_RELOAD, brokerId=brokers)
+    _change(admin, "deleting", name, _brokers_of(admin, name), steps)
 
 
 @app.command("list")
@@ -211,10 +210,12 @@ def create_topic(
     admin = connection.admin
     brokers = configure_topic(admin, topic, partitions, stores, broker or (), retention)
     _wait(wait, f"topic {topic}", joined(brokers), lambda: is_ready(admin, topic))
-    if as_json:
-        print_json({"topic": topic, "brokers": brokers, "partitions": partitions * stores * len(brokers)})
-    else:
-        print_line(f"created topic {topic} with {partitions * stores} partitions on each broker: {joined(brokers)}")
+    each = partitions * stores
+    print_result(
+        f"created topic {topic} with {each} partitions on each broker: {joined(brokers)}",
+        {"topic": topic, "brokers": brokers, "partitions": each * len(brokers)},
+        as_json=as_json,
+    )
 
 
 @app.command("alter")
@@ -244,7 +245,7 @@ def alter_topic(
     admin = connection.admin
     brokers = change_topic(admin, topic, partitions, stores, retention)
     _wait(wait, f"the change of topic {topic}", joined(brokers), lambda: is_ready(admin, topic))
-    print_line(f"changed topic {topic} on broker {joined(brokers)}")
+    print_result(f"changed topic {topic} on broker {joined(brokers)}")
 
 
 @app.command("delete")
@@ -261,7 +262,7 @@ def delete_topic(connection: Connection, topic: Topic, wait: Wait = 120.0, yes: 
         confirm(f"Delete topic {topic} and all its messages on broker {brokers}?")
     remove_topic(admin, topic)
     _wait(wait, f"the end of topic {topic}", brokers, lambda: not deployments(admin, topic))
-    print_line(f"deleted topic {topic}")
+    print_result(f"deleted topic {topic}")
 
 
 def _wait(seconds: float, what: str, brokers: str, is_done: Callable[[], bool]) -> None:

@@ -168,7 +168,7 @@ def checked_rows() -> Iterator[None]:
 
 def check_rows(answer: Answer, what: str) -> None:
     """Raise `AdminError` if one of the rows, each for a topic on a broker, says that the change failed."""
-    problems = {str(row.get("errInfo", "")) for row in rows_of(answer) if row.get("success") is False}
+    problems = {str(row.get("errInfo", "")) for row in rows_of(answer) if row.get("success", True) is not True}
     if problems:
         raise AdminError(f"{what}: the master refused it: {shown('; '.join(sorted(problems)))}")
 
