@@ -545,6 +545,11 @@ class ReadingSchedule(OperatedSchedule):
         self.trouble("stranger")
         self._excuse_all()
 
+    def stop_broker(self, planned: Disturbance) -> None:
+        super().stop_broker(planned)
+        if self._strangers:  # the broker has stored what it gave them, and their replies may be under way
+            self._excuse_all()
+
     def _excuse_all(self) -> None:
         for topic in self.topics:  # a rival may read a topic that the query has left out
             for partition in self.partitions_of(topic):

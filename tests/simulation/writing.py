@@ -101,7 +101,8 @@ class WritingSchedule(OperatedSchedule):
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
         DataLossError: frozenset({"retention", "crash", "deleted"}),
-        FencedError: frozenset({"repeated", "speculation", "zombie", "clock", "crash", "retention"}),
+        # A broker that is slow may not take the mark of an attempt, which finds that of the one before it.
+        FencedError: frozenset({"repeated", "speculation", "zombie", "clock", "crash", "retention", "slow"}),
         PartitionOccupiedError: _LATE,
         ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
         ServerError: frozenset({"closed", "full"}),
