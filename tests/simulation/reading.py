@@ -452,10 +452,23 @@ class ReadingSchedule(OperatedSchedule):
 
     def enlarge_topic(self, planned: Disturbance) -> None:
         super().enlarge_topic(planned)
+        then = replace(planned, number=planned.number // 3, moment=_THEN)
         if planned.number % 3 == 2:  # before the query knows the new partitions
             follows = "empty disk" if planned.number % 2 else "crash broker"
-            then = replace(planned, kind=follows, number=planned.number // 3)
-            self.world.at(planned.strength**2 * 3, self._fire, then)
+            self.world.at(planned.strength**2 * 3, self._fire, replace(then, kind=follows))
+        elif planned.number % 3 == 1:  # a batch may end at entries of the new partitions
+            self._send_to_all(3)
+            self.when("driver writes the commit log", replace(then, kind="refill tail"))
+
+    def refill_tail(self, planned: Disturbance) -> None:
+        """A broker loses the tail of its stores, and gets other messages before the query comes back."""
+        self.lose_tail(planned)
+        self.world.at(planned.strength**2 * 20 + 0.2, self._send_to_all, 9)  # when it starts
+
+    def _send_to_all(self, count: int) -> None:
+        for topic in self.fed_topics:
+            for number in range(len(self.partitions_of(topic))):
+                self.send(topic, number, count)
 
     def move_group(self, planned: Disturbance) -> None:
         if planned.number % 2:  # while a task reads, in the group of the tasks

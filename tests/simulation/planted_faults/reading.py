@@ -337,7 +337,7 @@ READING = (
         "source/truncation_check.py",
         "self._owned_end(batch) if check.lacks_owner else",
         "self._owned_end(batch) if False else",
-        ("rows_exact",),
+        ("rows_exact", "loss_reported"),
     ),
     # docs/concepts
     Fault(
