@@ -241,6 +241,12 @@ SHELLS = {
     "closed output": ("consume t >&-", 1, "tubemq-spark: the standard output is closed"),
     "closed errors": ("consume nothing 2>&-", None, ""),
     "a full disk": ("consume t > /dev/full", 1, "tubemq-spark: No space left on device"),
+    "a full disk after the work": (
+        "offsets reset my_group t --to latest --yes --json > /dev/full",
+        1,
+        "tubemq-spark: no broker shows a position of group my_group. Check the name, unless the group is a new one\n"
+        "tubemq-spark: moved group my_group in 1 partitions\ntubemq-spark: No space left on device",
+    ),
     "full standard error": ("consume nothing 2> /dev/full", None, ""),
     "no UTF-8": ("produce t --key $'\\xff'", 2, "tubemq-spark: the argument '\\udcff' is not UTF-8"),
     "an ASCII terminal": ("PYTHONIOENCODING=ascii PYTHONUTF8=0", 0, ""),

@@ -54,8 +54,9 @@ def print_result(text: str, *values: object, as_json: bool = False) -> None:
     """Print what a command has done: `text`, or `values` as JSON. If that fails, the standard error says it."""
     try:
         print_json(*values) if as_json else print_line(text)
-    except OSError:
-        note(text)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # a reader that has ended does not want it
+            note(text)
         raise
 
 
