@@ -209,6 +209,7 @@ def test_a_search_goes_on_after_retention_removed_the_earliest_position() -> Non
         [NotFound.WAIT],
         [Reply(3 * UNIT, [one(1)])],  # another client's fetch moved the cursor
         [Reply(0, [one(1)])],
+        [NotFound.END],
     ],
 )
 def test_a_probe_that_tells_nothing_is_repeated(outcomes: list[Reply | NotFound]) -> None:

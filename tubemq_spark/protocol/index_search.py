@@ -359,6 +359,8 @@ def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) 
             replies.append(outcome)
         elif outcome is NotFound.PASSED:
             passed += 1
+        elif outcome is NotFound.END and not replies and not passed and begin < max_offset:
+            break  # likewise: the log does not end at `begin`
         over = outcome is NotFound.END or passed == _PASSES_TO_END
         if over or outcome is NotFound.WAIT:
             break
