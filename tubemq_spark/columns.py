@@ -57,11 +57,12 @@ COLUMNS = (
         or_string=" or string", requires=True,
     ),
     Column(
-        "attributes", TEXTS, "the producer's own attributes, or null without any", "no `,` or `=` in keys and values",
+        "attributes", TEXTS, "the producer's own attributes, or null without any",
+        "no `,` or `=` in keys and values, no empty key, no null value",
     ),
     Column(
         "msg_type", STRING, "the type that readers filter by, or null",
-        "the type that readers filter by: 1 to 255 characters, without `,` and `=`",
+        "the type that readers filter by: 1 to 255 characters, without `,`, `=` and blanks at its ends",
     ),
     Column(
         "msg_time", TIMESTAMP,
