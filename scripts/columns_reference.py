@@ -51,8 +51,9 @@ NOTES = """\
   position of a single message; also in the rest of a micro-batch after more than 16 positions without a message of the
   partition. It is never a guess. See [Positions and stores](../concepts/positions.md).
 - `topic`, `broker_id`, `partition`, `message_id` and `msg_time` name a message together; `inlong_index` names a row of
-  its pack. Use them to drop copies. Without `msg_time` they do not suffice: brokers make `message_id` of nanoseconds
-  that begin again every 73 minutes, so of 10 million messages of a partition about 20 have the id of an earlier one.
+  its pack. Use them to drop copies that a sink stored. Without `msg_time` they do not suffice: brokers make
+  `message_id` of nanoseconds that begin again every 73 minutes, so of 10 million messages of a partition about 20 have
+  the id of an earlier one.
   All five are the same in about one of 100 million messages, if these come at a thousand a second.
 - A store is one sequence of a topic's messages on one broker. A partition's id is store * 10000 + its number in the
   store.
