@@ -67,8 +67,8 @@ def test_only_the_first_batch_of_a_run_searches_for_earlier_attempts(start: Star
     assert fetches.fired > 0
 
 
-def test_a_commit_reads_no_bookmarks(start: Start) -> None:
-    """It moves them by two requests for each partition; the plan sends four."""
+def test_a_commit_sends_three_requests_for_each_partition(start: Start) -> None:
+    """It asks for the end, and moves two groups; the plan sends four."""
     cluster, task = start(partitions=3), Task()
     some = rows("0", 5)
     source = TubeMQDataSource(options(cluster, "demo", effectivelyOnce=True, checkpointLocation=CHECKPOINT))
@@ -82,7 +82,7 @@ def test_a_commit_reads_no_bookmarks(start: Start) -> None:
         written = copy.write(batches(some, schema(some)))
     before = claims.fired
     source.streamWriter(schema(some), False).commit([written], 0)
-    assert claims.fired == before + 3 * 2
+    assert claims.fired == before + 3 * 3
 
 
 def test_a_deleted_topic_is_forgotten(start: Start) -> None:

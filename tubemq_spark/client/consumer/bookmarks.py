@@ -13,12 +13,14 @@ batch moves it to the end, a commit moves it to the beginning. If it is before t
 messages yet (`Bookmark.is_untried` has the exact rule). The sink uses this proof only where the bookmark itself does
 not help: retention has removed the messages behind it, or there are too many of them. Nothing else decides this case,
 because a query that was stopped may start again on another computer. The proof is lost, in the unsafe direction, when a
-broker crashes before it has written the move of the third group to disk.
+broker crashes before it has written the move of the third group to disk, or moves it for a commit when the next batch
+has begun.
 
 A new group begins at the end of a partition: the first client that reads the bookmarks of a partition sets them. So a
 task must read them before it sends its first message to a partition, also to one that was added meanwhile.
 
-A position that is too old is never wrong, it only costs more reading. So nothing is lost when a commit reaches only
+A position that is too old is never wrong, it only costs more reading. So a commit asks for the end, and then names it
+in the request that moves the group, which a broker may execute late. And nothing is lost when a commit reaches only
 some brokers, or when a broker crashes before it has written a new position (it does that every few seconds; wire:
 DefaultOffsetManager).
 
@@ -140,8 +142,11 @@ def move_bookmarks(
     moved, later batches only read more.
     """
     group = bookmark_group(base, batch)
-    ends = [_Registration(partition, group, ReadStatus.FROM_MAX_ALWAYS) for partition in dict.fromkeys(partitions)]
-    moved = _register(session, ends, None, within)
+    read = [_Registration(partition, group, ReadStatus.FROM_MAX) for partition in dict.fromkeys(partitions)]
+    ends = _register(session, read, None, within)
+    # A broker may execute a request late, when messages of the next batch are stored: so it names the position.
+    moves = [_Registration(one.partition, group, ReadStatus.NORMAL, at.end) for one, at in ends.items()]
+    moved = _register(session, moves, None, within)
     # Only where the bookmark was moved: the third group must not prove a commit that no bookmark shows.
     begins = [_Registration(one.partition, plan_group(base), ReadStatus.NORMAL, 0) for one in moved]
     _register(session, begins, None, within)
