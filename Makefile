@@ -34,7 +34,7 @@ test-all: prepared  ## the same with the thorough tests, and the coverage: real 
 .PHONY: prepared spark-classes
 prepared: $(STAMP)
 	@scripts/need java $(if $(filter true,$(CI)),,optional)
-	@$(MAKE) -j 2 --no-print-directory check spark-classes
+	@$(MAKE) -j 2 --output-sync --no-print-directory check spark-classes
 
 spark-classes: $(STAMP)  # the tests' Spark starts from this archive: one core makes it while the other one checks
 	$(PY) -m tests.spark_jvm
@@ -71,9 +71,14 @@ sbom: $(STAMP)  ## write the bill of materials (CycloneDX) of the wheel in dist/
 notebooks: .venv-notebooks/.made spark  ## run the notebooks, each in a new kernel; NOTEBOOKS='--write NAME' keeps the outputs of one
 	.venv-notebooks/bin/python -m scripts.notebooks $(NOTEBOOKS)
 
-check: $(STAMP)  ## lint, format and types
+.PHONY: lint types
+check: types site lint  ## lint, format, types and the documentation's site
+
+lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: $(STAMP)
 	$(PY) -m mypy $(CODE)
 
 format: $(STAMP)  ## put imports and layout right
@@ -85,8 +90,6 @@ pictures: $(VENV)/.pictures spark  ## record the demo and other commands as docs
 	$(PY) -m scripts.pictures
 
 .PHONY: site site-serve
-check: site
-
 site: $(VENV)/.docs  ## build the documentation's site into build/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 

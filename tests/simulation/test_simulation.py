@@ -24,7 +24,7 @@ from tests.simulation.story import reproduction, tell
 from tests.simulation.world import Process, World
 
 COUNT = 300  # schedules of each family, about a minute of one core together
-SAME = 10  # schedules of each family whose logs are compared
+SAME = 6  # schedules of each family whose logs are compared
 
 
 def in_a_process(*command: str, **environment: str) -> str:
