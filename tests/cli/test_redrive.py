@@ -15,8 +15,12 @@ from tests.cli.terminal import Output, Terminal
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.spark_jvm import quick_start
+from tubemq_spark.cli.reading import GroupMember
+from tubemq_spark.cli.redrive import check_unchanged
+from tubemq_spark.errors import TubeMQError
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.schema import Cells
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def dead_letter(value: bytes, topic: str, msg_type: str = "click") -> tuple[bytes, bytes]:
@@ -84,17 +88,32 @@ def test_a_row_that_is_still_wrong_names_the_option(
 
 
 @pytest.mark.thorough
-def test_a_group_that_somebody_moves_meanwhile_stays_there(
+def test_nobody_else_moves_the_group_meanwhile(
     named: Cluster, asked_topics: tuple[str, str], run: Run, terminal: Terminal, group: str
 ) -> None:
     dead, target = asked_topics
-    assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").returncode == 0
+    refused = run("offsets", "reset", group, dead, "--to", "latest", "--yes")
+    assert (refused.returncode, f"group {group} is in use" in refused.stderr) == (1, True), refused
     terminal.type("y\n")
     done = terminal.finish()
-    assert done.status == 1
-    assert f"another client has moved group {group} in 1:{dead}:0 meanwhile" in done.text
-    assert run("consume", target).json == []
+    assert (done.status, len(run("consume", target).json)) == (0, 2), done.text
     assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").stdout == f"group {group} is there already\n"
+
+
+def test_a_group_that_somebody_moved_while_its_claims_were_lost_stays_there(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.create_topic("dead", 1)
+    tubemq.send("dead", b"a")
+    settings = messages.settings(tubemq)
+    with GroupMember(settings, "g", "dead") as member:
+        before = {one: at.group for one, at in member.positions.items()}
+        check_unchanged(member, before, {})
+        tubemq.stop_broker(1)
+        tubemq.start_broker(1)  # and it knows no claims
+        with GroupMember(settings, "g", "dead") as other:
+            other.claims.take(other.ends)
+        with pytest.raises(TubeMQError, match="another client has moved group g in 1:dead:0 meanwhile"):
+            check_unchanged(member, before, {})
+        assert {at.group for at in member.positions.values()} == {28}
 
 
 @pytest.mark.thorough

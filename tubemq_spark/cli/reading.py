@@ -173,7 +173,7 @@ class GroupMember(TopicReader):
         zone: tzinfo = timezone.utc,
     ) -> None:
         super().__init__(settings, group, *topics, zone=zone)
-        self.claims = GroupClaims(self.session, new_claim(), claim_timeout)
+        self.claims = GroupClaims(self.session, new_claim(), claim_timeout, keeps_position=False)
 
     def _open(self) -> None:
         super()._open()

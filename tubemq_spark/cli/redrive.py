@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +23,9 @@ from tubemq_spark.client.consumer.probe import PartitionPosition
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @connected()
@@ -88,8 +92,12 @@ def redrive(
     if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
         raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
+    from tubemq_spark.sink.dead_letter import ADVICE
+    from tubemq_spark.sink.restore import restore
+
     reader = group or temporary_group()
-    with GroupMember(connection.settings, reader, topic) as member:
+    has_begun = False  # to write
+    with held(GroupMember(connection.settings, reader, topic)) as member:
         groups = {one: at.group for one, at in member.positions.items()}  # a new group stands at the earliest message
         ends = {one: at.end for one, at in member.positions.items()}
         begins = member.resolve(EARLIEST)  # the group may stand before it
@@ -99,23 +107,14 @@ def redrive(
         last = [(one, end - UNIT) for one, end in ends.items() if starts[one] < end]
         first_ids = member.first_ids([*starts.items(), *last])
         skipped = [one for one, start in starts.items() if start > max(groups[one], begins[one])]
-    if group is not None and skipped and not dry_run:
-        raise TubeMQError(
-            f"nothing is written: --from lies behind the position of group {group} in {', '.join(map(str, skipped))}, "
-            "and the group would skip the dead letters before it. Leave out --group, or --from"
-        )
-    from tubemq_spark.cli.stream import local_session, spark_errors
-    from tubemq_spark.sink.dead_letter import ADVICE
-    from tubemq_spark.sink.restore import restore
-
-    has_begun = False  # to write
-    try:
-        with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
-            note("starting Spark ...")
-            with (
-                local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark,
-                spark_errors(),
-            ):
+        if group is not None and skipped and not dry_run:
+            raise TubeMQError(
+                f"nothing is written: --from lies behind the position of group {group} in "
+                f"{', '.join(map(str, skipped))}, and the group would skip the dead letters before it. Leave out "
+                "--group, or --from"
+            )
+        try:
+            with _local_spark() as spark:
                 source = {
                     **connection.options,
                     "tubemq.group": reader,
@@ -147,8 +146,7 @@ def redrive(
                     if not yes:
                         confirm(f"Write {count} rows?")
                     if group is not None:
-                        with held(GroupMember(connection.settings, group, topic)) as member:
-                            _check_unchanged(member, groups, first_ids)
+                        check_unchanged(member, groups, first_ids)
                     has_begun = True
                     options = {**connection.options, "messageFormat": message_format}
                     options |= {"topic": to} if to else {}
@@ -157,26 +155,35 @@ def redrive(
                     spark.createDataFrame([], "value INT")
                     allowed = rows.where(rows.topic.isin(only)) if only else rows
                     allowed.write.format("tubemq").options(**options).mode("append").save()
-        if group is not None and not dry_run:
-            with held(GroupMember(connection.settings, group, topic)) as member:
-                _check_unchanged(member, groups, first_ids)
+            if group is not None and not dry_run:
+                check_unchanged(member, groups, first_ids)
                 move(member, ends)
-        if not count:  # said here, because Spark's log has the standard error above
-            note(f"nothing of topic {topic} {'would be' if dry_run else 'was to be'} written")
-        if not dry_run:
-            text = f"wrote {count} rows of dead letters of topic {topic}"
-            print_result(text, {"topic": topic, "rows": count}, as_json=as_json)
-    except BaseException as error:
-        if has_begun:
-            then = "" if group is None else f". Where group {group} was not moved, the next call writes them again"
-            note(f"rows may be written already{then}")
-        if str(error).endswith(ADVICE):
-            again_text = "; with --again, such rows become dead letters again, and the others are written"
-            raise ConfigError(str(error).removesuffix(ADVICE) + again_text) from None
-        raise
+            if not count:  # said here, because Spark's log has the standard error above
+                note(f"nothing of topic {topic} {'would be' if dry_run else 'was to be'} written")
+            if not dry_run:
+                text = f"wrote {count} rows of dead letters of topic {topic}"
+                print_result(text, {"topic": topic, "rows": count}, as_json=as_json)
+        except BaseException as error:
+            if has_begun:
+                then = "" if group is None else f". Where group {group} was not moved, the next call writes them again"
+                note(f"rows may be written already{then}")
+            if str(error).endswith(ADVICE):
+                again_text = "; with --again, such rows become dead letters again, and the others are written"
+                raise ConfigError(str(error).removesuffix(ADVICE) + again_text) from None
+            raise
 
 
-def _check_unchanged(
+@contextmanager
+def _local_spark() -> Iterator[SparkSession]:
+    from tubemq_spark.cli.stream import local_session, spark_errors
+
+    with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
+        note("starting Spark ...")
+        with local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark, spark_errors():
+            yield spark
+
+
+def check_unchanged(
     member: GroupMember, before: Mapping[Partition, int], first_ids: Mapping[PartitionPosition, int]
 ) -> None:
     """Raise `TubeMQError` if the group has moved, because somebody else may have written its letters, too, or if the
@@ -186,6 +193,7 @@ def _check_unchanged(
             f"other letters than a moment ago are in {', '.join(map(str, changed))}: a broker lost some, or the topic "
             f"was created anew. Group {member.session.group} stays where it is"
         )
+    member.claims.take(dict.fromkeys(member.positions))  # if the claims were lost meanwhile, somebody may have read
     begins = member.resolve(EARLIEST)
     moved = [one for one, at in before.items() if member.positions[one].group not in (at, max(at, begins[one]))]
     if moved:
