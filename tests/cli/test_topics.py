@@ -12,6 +12,9 @@ from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
+from tubemq_spark.client.admin_api import AdminApi, check_rows
+from tubemq_spark.protocol.metadata import parse_master_addresses
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def test_the_list_and_the_description_have_the_topic(named: Cluster, run: Run) -> None:
@@ -85,6 +88,38 @@ def test_a_topic_can_be_created_used_changed_and_deleted(
     missing = run("topics", "delete", "made", "--yes")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "there is no topic made" in missing.stderr
+
+
+def test_a_change_that_was_interrupted_can_be_made_again(
+    own_cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables_of(own_cluster).items():
+        monkeypatch.setenv(name, value)
+    (address,) = parse_master_addresses(own_cluster.web_master)
+    admin = AdminApi([address], token=own_cluster.admin_token)
+    close = {"acceptPublish": False, "acceptSubscribe": False}
+    calls = [("admin_modify_topic_info", close), ("admin_delete_topic_info", {}), ("admin_remove_topic_info", {})]
+    states = {"half_closed": "normal", "half_deleted": "deleted", "half_removed": "removed"}
+    for number, (name, state) in enumerate(states.items(), 1):
+        assert run("topics", "create", name, "--partitions", "1").returncode == 0
+        check_rows(admin.change("admin_modify_topic_info", brokerId=1, topicName=name, numPartitions=2), "changing")
+        altered = run("topics", "alter", name, "--partitions", "2")
+        assert (altered.returncode, altered.stderr) == (0, "")
+        for method, params in calls[:number]:
+            check_rows(admin.change(method, brokerId=1, topicName=name, **params), method)
+        assert [row["state"] for row in run("topics", "describe", name, "--json").json] == [state]
+        deleted = run("topics", "delete", name, "--yes")
+        assert (deleted.returncode, deleted.stdout, deleted.stderr) == (0, f"deleted topic {name}\n", "")
+    assert [row["topic"] for row in run("topics", "list", "--json").json] == ["demo"]
+
+
+def test_an_interrupted_change_names_the_command_that_shows_it(tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:
+    tubemq.stop_broker(1)
+    terminal.begin("topics", "create", "late", variables=variables_of(tubemq))
+    terminal.wait_for(lambda text: "waiting for broker 1" in text)
+    terminal.type("\x03")
+    done = terminal.finish()
+    assert (done.status, "`tubemq-spark topics describe late` shows what is changed" in done.text) == (130, True)
 
 
 def test_a_blank_token_is_none(named: Cluster, run: Run) -> None:

@@ -31,9 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     All errors end here, each with one line.
     """
-    for descriptor in range(
-        3
-    ):  # a file or a socket must not get the number of a closed stream: Spark's JVM inherits it
+    for descriptor in range(3):  # no file or socket may get the number of a closed stream, which Spark's JVM inherits
         try:
             os.fstat(descriptor)
         except OSError:

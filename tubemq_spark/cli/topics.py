@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any
@@ -17,13 +18,14 @@ from typing import Annotated, Any
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.output import confirm, print_result, print_rows, progress
+from tubemq_spark.cli.output import confirm, note, print_result, print_rows, progress
 from tubemq_spark.cli.parameters import Json, Yes, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
 from tubemq_spark.errors import ConfigError, TransportError
 
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
+_STATES = ("normal", "deleted", "removed")  # by number (wire: TopicStatus); a topic ends in two steps
 _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores")
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
@@ -62,6 +64,7 @@ def deployments(admin: AdminApi, topic: str | None = None) -> list[dict[str, Any
                 "accepts_publish": bool(row["acceptPublish"]),
                 "accepts_subscribe": bool(row["acceptSubscribe"]),
                 "retention": str(row["deletePolicy"]),
+                "state": _STATES[int(row["topicStatusId"])],
                 "is_ready": all(row[name] == row["runInfo"].get(name) for name in _APPLIED),
             }
             for row in rows
@@ -77,8 +80,8 @@ def existing(admin: AdminApi, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _brokers_of(admin: AdminApi, name: str) -> str:
-    return joined(one["broker_id"] for one in existing(admin, name))
+def _ids(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    return [one["broker_id"] for one in rows]
 
 
 def _check_retention(policy: str) -> None:
@@ -90,14 +93,31 @@ def _check_retention(policy: str) -> None:
         )
 
 
-def _change(admin: AdminApi, what: str, name: str, brokers: str, steps: Mapping[str, Mapping[str, object]]) -> None:
-    """Make the calls, with their parameters, for topic `name`, and send the result to `brokers`."""
+_Step = tuple[str, Iterable[int], Mapping[str, object]]
+"""A call of the API: its method, the brokers, and further parameters."""
+
+
+def _change(admin: AdminApi, what: str, name: str, brokers: Iterable[int], *steps: _Step) -> None:
+    """Make those calls for topic `name` that have brokers, and send the result to `brokers`: also if a call before had
+    made these steps, and was interrupted."""
+    with _half_done(name):
+        for method, ids, params in steps:
+            if of := joined(ids):
+                check_rows(admin.change(method, brokerId=of, topicName=name, **params), f"{what} topic {name}")
+        check_rows(admin.change("admin_reload_broker_configure", brokerId=joined(brokers)), f"{what} topic {name}")
+
+
+@contextmanager
+def _half_done(name: str) -> Iterator[None]:
+    """If the block fails or is interrupted, say how to see what is changed."""
+    hint = f"`tubemq-spark topics describe {name}` shows what is changed"
     try:
-        for method, params in steps.items():
-            check_rows(admin.change(method, brokerId=brokers, topicName=name, **params), f"{what} topic {name}")
-        check_rows(admin.change("admin_reload_broker_configure", brokerId=brokers), f"{what} topic {name}")
+        yield
     except (AdminError, TransportError) as error:  # of one call of several, or of one broker
-        raise type(error)(f"{error}. `tubemq-spark topics describe {name}` shows what is changed") from None
+        raise type(error)(f"{error}. {hint}") from None
+    except KeyboardInterrupt:
+        note(hint)
+        raise
 
 
 def configure_topic(
@@ -116,7 +136,7 @@ def configure_topic(
         raise AdminError(f"topic {name} exists already; `tubemq-spark topics describe {name}` shows it")
     settings: dict[str, object] = {"numPartitions": partitions, "numTopicStores": stores}
     settings |= {} if retention is None else {"deletePolicy": retention}
-    _change(admin, "creating", name, joined(chosen), {"admin_add_new_topic_record": settings})
+    _change(admin, "creating", name, chosen, ("admin_add_new_topic_record", chosen, settings))
     return chosen
 
 
@@ -126,9 +146,10 @@ def change_topic(
     """Change what is not None on all brokers of the topic, and send it to them. Return the ids of the brokers."""
     if retention is not None:
         _check_retention(retention)
-    given = {"numPartitions": partitions, "numTopicStores": stores, "deletePolicy": retention}
-    changes: dict[str, object] = {key: value for key, value in given.items() if value is not None}
-    if not changes:
+    parameters = {"partitions": "numPartitions", "stores": "numTopicStores", "retention": "deletePolicy"}
+    given = {"partitions": partitions, "stores": stores, "retention": retention}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    if not wanted:
         raise ConfigError("there is nothing to change: give --partitions, --stores or --retention")
     found = existing(admin, name)
     for one in found:
@@ -138,9 +159,10 @@ def change_topic(
                 f"{one['broker_id']}; expected at least these numbers, because messages of a removed partition could "
                 "not be read"
             )
-    chosen = [one["broker_id"] for one in found]
-    _change(admin, "changing", name, joined(chosen), {"admin_modify_topic_info": changes})
-    return chosen
+    others = _ids(one for one in found if wanted.items() - one.items())  # a change of nothing is refused
+    changes = {parameters[key]: value for key, value in wanted.items()}
+    _change(admin, "changing", name, _ids(found), ("admin_modify_topic_info", others, changes))
+    return _ids(found)
 
 
 def is_ready(admin: AdminApi, name: str) -> bool:
@@ -150,9 +172,17 @@ def is_ready(admin: AdminApi, name: str) -> bool:
 
 def remove_topic(admin: AdminApi, name: str) -> None:
     """Close the topic, delete it on all brokers, and send that to them."""
-    closed: dict[str, object] = {"acceptPublish": False, "acceptSubscribe": False}
-    steps = {"admin_modify_topic_info": closed, "admin_delete_topic_info": {}, "admin_remove_topic_info": {}}
-    _change(admin, "deleting", name, _brokers_of(admin, name), steps)
+    found = existing(admin, name)
+    accepting = [one for one in found if one["accepts_publish"] or one["accepts_subscribe"]]
+    _change(
+        admin,
+        "deleting",
+        name,
+        _ids(found),
+        ("admin_modify_topic_info", _ids(accepting), {"acceptPublish": False, "acceptSubscribe": False}),
+        ("admin_delete_topic_info", _ids(one for one in found if one["state"] == "normal"), {}),
+        ("admin_remove_topic_info", _ids(one for one in found if one["state"] != "removed"), {}),
+    )
 
 
 @app.command("list")
@@ -209,7 +239,7 @@ def create_topic(
     """Create a topic, and wait until it can be read and written. Brokers take a few seconds, at times a minute."""
     admin = connection.admin
     brokers = configure_topic(admin, topic, partitions, stores, broker or (), retention)
-    _wait(wait, f"topic {topic}", joined(brokers), lambda: is_ready(admin, topic))
+    _wait(wait, topic, f"topic {topic}", brokers, lambda: is_ready(admin, topic))
     each = partitions * stores
     print_result(
         f"created topic {topic} with {each} partitions on each broker: {joined(brokers)}",
@@ -244,7 +274,7 @@ def alter_topic(
     """
     admin = connection.admin
     brokers = change_topic(admin, topic, partitions, stores, retention)
-    _wait(wait, f"the change of topic {topic}", joined(brokers), lambda: is_ready(admin, topic))
+    _wait(wait, topic, f"the change of topic {topic}", brokers, lambda: is_ready(admin, topic))
     print_result(f"changed topic {topic} on broker {joined(brokers)}")
 
 
@@ -257,25 +287,24 @@ def delete_topic(connection: Connection, topic: Topic, wait: Wait = 120.0, yes: 
     messages then.
     """
     admin = connection.admin
-    brokers = _brokers_of(admin, topic)
+    brokers = _ids(existing(admin, topic))
     if not yes:
-        confirm(f"Delete topic {topic} and all its messages on broker {brokers}?")
+        confirm(f"Delete topic {topic} and all its messages on broker {joined(brokers)}?")
     remove_topic(admin, topic)
-    _wait(wait, f"the end of topic {topic}", brokers, lambda: not deployments(admin, topic))
+    _wait(wait, topic, f"the end of topic {topic}", brokers, lambda: not deployments(admin, topic))
     print_result(f"deleted topic {topic}")
 
 
-def _wait(seconds: float, what: str, brokers: str, is_done: Callable[[], bool]) -> None:
+def _wait(seconds: float, topic: str, what: str, brokers: Iterable[int], is_done: Callable[[], bool]) -> None:
     """Ask until the brokers have applied a change, unless `seconds` is 0; raise `AdminError` if they do not."""
     if not seconds:
         return
     deadline = time.monotonic() + seconds
-    with progress(f"waiting for broker {brokers}") as advance:
+    with _half_done(topic), progress(f"waiting for broker {joined(brokers)}") as advance:
         while not is_done():
             if time.monotonic() > deadline:
                 raise AdminError(
-                    f"{what} is configured, but the brokers did not apply it within {seconds:g} s. Check that they "
-                    "run: `tubemq-spark topics describe` shows their state"
+                    f"{what} is configured, but the brokers did not apply it within {seconds:g} s. Check that they run"
                 )
             advance(1)
             time.sleep(_PAUSE)

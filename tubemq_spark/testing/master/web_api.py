@@ -143,6 +143,10 @@ class MasterWebApi:
     def _modify_topic(self, params: Params) -> WebAnswer:
         def modify(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
             record = _existing(name, broker_id, record)
+            if record.status != _NORMAL:
+                raise WebError(
+                    f"Softly deleted record cannot be changed for brokerId-topicName({broker_id}:{name})!", 406
+                )
             layout = replace(
                 record.layout,
                 partitions=_count(params, "numPartitions", record.layout.partitions),
@@ -151,6 +155,8 @@ class MasterWebApi:
                 accept_publish=params.get("acceptPublish", str(record.layout.accept_publish)).lower() == "true",
                 accept_subscribe=params.get("acceptSubscribe", str(record.layout.accept_subscribe)).lower() == "true",
             )
+            if layout == record.layout:
+                raise WebError("Topic deploy configure not changed!", 403)
             return replace(record, layout=layout)
 
         return self._change(params, modify)
@@ -250,6 +256,8 @@ def _existing(name: str, broker_id: int, record: TopicChange | None) -> TopicCha
 
 def _closed(name: str, broker_id: int, record: TopicChange | None, *, status: int) -> TopicChange:
     record = _existing(name, broker_id, record)
+    if record.status > status:
+        raise WebError(f"Illegal transfer status for the brokerId-topicName({broker_id}:{name}) record!", 406)
     if record.layout.accept_publish or record.layout.accept_subscribe:
         raise WebError(
             "The values of acceptPublish and acceptSubscribe must be false before change status of "
