@@ -61,6 +61,20 @@ def test_watching_shows_how_the_lag_changes(named: Cluster, run: Run, terminal: 
     assert {(line["group"], line["lag"]) for line in lines} == {(group, 2)}
 
 
+def test_messages_of_partitions_without_a_position_are_not_taken_for_read(run: Run) -> None:
+    with EmbeddedTubeMQ({"t": 1}) as tubemq:
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
+        altered = run("topics", "alter", "t", "--stores", "2", "--token", tubemq.admin_token, *connection)
+        assert altered.returncode == 0, altered.stderr
+        assert run("lag", "my_group", *connection).stdout.splitlines()[-1] == "total lag 0"
+        tubemq.send("t", b"a", "1:10000")
+        expected = "total lag 0, and the messages of 1 partitions without a position"
+        assert run("lag", "my_group", *connection).stdout.splitlines()[-1] == expected
+        assert [one["lag"] for one in run("lag", "my_group", "--json", *connection).json] == [0, None]
+        assert [one["lag"] for one in run("groups", "list", "--json", *connection).json] == [None]
+
+
 @pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["live", "JSON"])
 def test_watching_tells_of_a_broker_that_goes_down(run: Run, terminal: Terminal, as_json: list[str]) -> None:
     with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:

@@ -38,7 +38,7 @@ def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json =
         {
             "group": group,
             "topics": sorted({one.partition.topic for one in states}),
-            "lag": None if all(one.lag is None for one in states) else total_lag(states),
+            "lag": None if any(one.lag is None for one in states) else total_lag(states),
             "clients": len({one.holder for one in states} - {None}),
         }
         for group, states in sorted(found.items())

@@ -42,7 +42,7 @@ class GroupState:
     """A group in one partition. `position` is None without a record; positions are bytes of the index.
 
     `lag` counts the entries of the store behind the position. Partitions of one store share its entries, so it is the
-    most messages that the group can lack.
+    most messages that the group can lack. It is None without a position, unless the store is empty.
     """
 
     partition: Partition
@@ -52,7 +52,9 @@ class GroupState:
 
     @property
     def lag(self) -> int | None:
-        return None if self.position is None else max(0, self.end - self.position) // UNIT
+        if self.position is None:
+            return None if self.end else 0
+        return max(0, self.end - self.position) // UNIT
 
     def as_json(self) -> dict[str, object]:
         values = {"position": self.position, "end": self.end, "lag": self.lag, "holder": self.holder}
@@ -79,14 +81,14 @@ def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None
                 one = Partition(broker_id, str(row["topicName"]), int(row["partitionId"]))
                 confirmed = row.get("zkOffset")
                 position = None if confirmed is None else int(confirmed)
-                end, client = int(row.get("maxOffset", 0)), str(row["consumerId"])
+                end, client = max(0, int(row.get("maxOffset", 0))), str(row["consumerId"])
                 found[str(row["groupName"])][one] = GroupState(one, position, end, client)
             for name, info in ((str(row["groupName"]), info) for row in positions for info in row["subInfo"]):
                 for at in info["offsets"]:
                     one = Partition(broker_id, str(info["topicName"]), int(at["partitionId"]))
                     position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
                     holder = found[name][one].holder if one in found[name] else None
-                    found[name][one] = GroupState(one, position, int(at["offsetMax"]), holder)
+                    found[name][one] = GroupState(one, position, max(0, int(at["offsetMax"])), holder)
     known = {name: wanted for name, states in found.items() if (wanted := _of_known_topics(states.values(), topic))}
     if topic is not None and not known:
         existing(admin, topic)
@@ -127,11 +129,17 @@ def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[
 
 
 def total_lag(states: Iterable[GroupState]) -> int:
-    """Return how many entries the group has not read; those of a store that several partitions share count once."""
+    """Return how many entries the group has not read, as far as it has positions; those of a store that several
+    partitions share count once."""
     stores: defaultdict[object, int] = defaultdict(int)
     for state in states:
         stores[state.partition.store] = max(stores[state.partition.store], state.lag or 0)
     return sum(stores.values())
+
+
+def _without_position(states: Iterable[GroupState]) -> str:
+    count = sum(one.lag is None for one in states)
+    return f", and the messages of {count} partitions without a position" if count else ""
 
 
 @connected(admin=True)
@@ -157,7 +165,7 @@ def lag(
             print_json(*(state.as_json() for state in states))
         else:
             print_table(_COLUMNS, _rows(states))
-            print_line(f"total lag {total_lag(states)}")
+            print_line(f"total lag {total_lag(states)}{_without_position(states)}")
         return
     with suppress(KeyboardInterrupt):
         _watch(connection, group, topic, interval, as_json)
@@ -175,14 +183,15 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
                 note(warning)
             told = warning
             if live is not None:
-                title = Text.assemble(f"group {group}: lag {history[-1]}  ", (sparkline(history), "cyan"))
+                text = f"group {group}: lag {history[-1]}{_without_position(states)}  "
+                title = Text.assemble(text, (sparkline(history), "cyan"))
                 below = [Text(warning, "yellow")] if warning else []
                 live.update(Stack(title, table(_COLUMNS, _rows(states)), *below), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
             else:
-                print_line(f"{_now()} group {group}: lag {history[-1]}")
+                print_line(f"{_now()} group {group}: lag {history[-1]}{_without_position(states)}")
             problem = ""
             while True:
                 time.sleep(interval)
