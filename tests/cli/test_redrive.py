@@ -17,6 +17,7 @@ from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.spark_jvm import quick_start
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.cli.redrive import check_unchanged
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.schema import Cells
@@ -103,7 +104,7 @@ def test_nobody_else_moves_the_group_meanwhile(
 def test_a_group_that_somebody_moved_while_its_claims_were_lost_stays_there(tubemq: EmbeddedTubeMQ) -> None:
     tubemq.create_topic("dead", 1)
     tubemq.send("dead", b"a")
-    settings = messages.settings(tubemq)
+    settings = ClientSettings.from_options({"tubemq.master": tubemq.master})
     with GroupMember(settings, "g", "dead") as member:
         before = {one: at.group for one, at in member.positions.items()}
         check_unchanged(member, before, {})

@@ -115,7 +115,8 @@ def test_a_change_that_was_interrupted_can_be_made_again(
 
 def test_an_interrupted_change_names_the_command_that_shows_it(tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:
     tubemq.stop_broker(1)
-    terminal.begin("topics", "create", "late", variables=variables_of(tubemq))
+    connection = ["--master", tubemq.master, "--admin", tubemq.web_master, "--token", tubemq.admin_token]
+    terminal.begin("topics", "create", "late", *connection)
     terminal.wait_for(lambda text: "waiting for broker 1" in text)
     terminal.type("\x03")
     done = terminal.finish()

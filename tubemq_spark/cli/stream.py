@@ -6,8 +6,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from pyspark.sql import SparkSession
 from tubemq_spark.errors import ConfigError, TubeMQError
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
+START_TIMEOUT = 120.0  # seconds; usual are 5 to 20
 
 
 @contextmanager
@@ -38,14 +42,33 @@ def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> I
         .config("spark.ui.showConsoleProgress", "false")
     )
     with _standard_error_to(log):  # Spark's processes inherit it
-        with spark_errors("Spark did not start"), ThreadPoolExecutor(1) as pool:
-            # Not in the main thread, where PySpark would install its own Ctrl-C handler.
-            session = pool.submit(builder.getOrCreate).result()
+        with spark_errors("Spark did not start"):
+            session = _start(builder)
         try:
             yield session
         finally:
             with suppress(Py4JError, OSError):  # the JVM may have ended: a signal goes to all processes of a command
                 session.stop()
+
+
+def _start(builder: SparkSession.Builder) -> SparkSession:
+    """Start Spark, not in the main thread, where PySpark would install its own Ctrl-C handler."""
+    started: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(builder.getOrCreate())
+        except BaseException as error:
+            started.set_exception(error)
+
+    threading.Thread(target=start, daemon=True).start()  # PySpark waits without end for a JVM that cannot write a file
+    try:
+        return started.result(START_TIMEOUT)
+    except FutureTimeoutError:
+        raise TubeMQError(
+            f"Spark did not start within {START_TIMEOUT:g} s. Check that the folder for temporary files, "
+            f"{tempfile.gettempdir()}, has room (TMPDIR names another one)"
+        ) from None
 
 
 @contextmanager

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local Spark of commands."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tubemq_spark.cli import stream
+from tubemq_spark.errors import TubeMQError
+
+
+def test_a_spark_that_does_not_start_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PySpark waits if the JVM cannot write its port, because the disk is full."""
+    never = threading.Event()
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: never.wait())
+    monkeypatch.setattr(stream, "START_TIMEOUT", 0.05)
+    with (
+        pytest.raises(TubeMQError, match=r"did not start within 0\.05 s.* has room"),
+        stream.local_session(tmp_path, tmp_path / "log"),
+    ):
+        pass
+    never.set()
