@@ -126,17 +126,17 @@ def _counts(rows: Iterable[Row]) -> str:
 
 def _goals(found: Results) -> str:
     """Return the goals, folded. A goal whose bound lies between the lowest and the highest round is open."""
+    if not any(goal.value(found) is not None for goal in goals.GOALS):
+        return ""
     lines, met = [], 0
     for goal in goals.GOALS:
         value = goal.value(found)
-        if value is not None:
-            verdict = "met" if goal.is_met(value) else "not met"
-            if goal.is_within_spread(found):
-                verdict = f"{verdict} by the median; the rounds differ"
-            met += goal.is_met(value)
-            lines.append([goal.what, f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", f"{value:.3g}", verdict])
-    if not lines:
-        return ""
+        verdict = "not measured" if value is None else "met" if goal.is_met(value) else "not met"
+        if value is not None and goal.is_within_spread(found):
+            verdict = f"{verdict} by the median; the rounds differ"
+        met += value is not None and goal.is_met(value)
+        measured = "" if value is None else f"{value:.3g}"
+        lines.append([goal.what, f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", measured, verdict])
     shown = table(["goal", "bound", "measured", ""], lines)
     return _folded(f"The project's goals: the medians meet {met} of {len(lines)}", shown)
 
