@@ -110,6 +110,7 @@ STRANGE = {
     "long": "x" * 1_000_000,
     "a long topic": {"v": 1, "query": "q", "offsets": {"t" * 1_000_000: {"1": 28}}},
     "of several lines": "no\noffset\x1b[2J",
+    "half a character": {"v": 1, "query": "q", "offsets": {"t\ud800": {"1:0": 28}}},
     "a huge position": {"v": 1, "query": "q", "offsets": {"t": {"1:0": 28 * 10**400}}},
     "a huge broker": {"v": 1, "query": "q", "offsets": {"t": {f"{10**400}:0": 28}}},
     "a broker with very many digits": {"v": 1, "query": "q", "offsets": {"t": {f"{'9' * 5000}:0": 28}}},

@@ -25,6 +25,7 @@ keeps `v`. Raise `v` only if an older release would read wrong rows.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -177,6 +178,8 @@ def partition_from_text(topic: str, key: Any) -> Partition:
     broker_id, colon, partition_id = key.partition(":") if isinstance(key, str) else ("", "", "")
     if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
         raise ValueError(f"{_quoted(key)} of topic {shown(topic)} is not a brokerId:partitionId")
+    if re.search("[\ud800-\udfff]", topic):  # JSON can name half a character
+        raise ValueError(f"topic {shown(topic)} is not text that a server can get")
     numbers = int(broker_id), int(partition_id)
     if max(numbers) > _MAX_INT:
         raise ValueError(f"{_quoted(key)} of topic {shown(topic)} has a number above {_MAX_INT}")
