@@ -248,7 +248,11 @@ SHELLS = {
         "tubemq-spark: moved group my_group in 1 partitions\ntubemq-spark: No space left on device",
     ),
     "full standard error": ("consume nothing 2> /dev/full", None, ""),
-    "no UTF-8": ("produce t --key $'\\xff'", 2, "tubemq-spark: the argument '\\udcff' is not UTF-8"),
+    "no UTF-8": (
+        "produce t --key $'\\xff'",
+        2,
+        "tubemq-spark: the argument '\\udcff' is not text in the locale's encoding",
+    ),
     "an ASCII terminal": ("PYTHONIOENCODING=ascii PYTHONUTF8=0", 0, ""),
 }
 

@@ -192,9 +192,9 @@ def test_the_group_of_a_running_query_is_not_set(
     ("sources", "version", "part"),
     [
         (None, "v1", "commits has no committed batch"),
-        (["[" * 100_000], "v1", "has read nothing of TubeMQ"),
+        (["[" * 100_000], "v1", "have no position of TubeMQ"),
         (["1:0"], "v3", "offsets/0 is missing or no offsets of version v1 or v2"),
-        ([KAFKA, NOTHING], "v1", "has read nothing of TubeMQ"),
+        ([KAFKA, NOTHING], "v1", "have no position of TubeMQ"),
         (
             [{"elsewhere": {"1:0": 0}}],
             "v1",

@@ -68,7 +68,7 @@ def _topics(positions: Positions) -> list[str]:
 
 def _problem(sources: Sequence[Positions], chosen: Sequence[Positions], topic: str | None) -> str:
     if not sources:
-        return "the last committed batch of the query has read nothing of TubeMQ"
+        return "the offsets of the last committed batch have no position of TubeMQ"
     reads = "; ".join(f"{number}: {', '.join(_topics(one))}" for number, one in enumerate(sources, 1))
     if not chosen:
         return f"the query does not read topic {topic}. Topics of its sources: {reads}"

@@ -72,7 +72,7 @@ def _run(arguments: Sequence[str]) -> None:
             stream.reconfigure(errors="backslashreplace")
     for argument in arguments:
         if any("\ud800" <= one <= "\udfff" for one in argument):  # how Python passes bytes that are not text
-            raise ConfigError(f"the argument {argument!r} is not UTF-8")
+            raise ConfigError(f"the argument {argument!r} is not text in the locale's encoding")
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise TubeMQError(f"the package {missing[0]} is not installed. Run: {INSTALL}")
     from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
