@@ -15,7 +15,7 @@ from tests.real.cluster import RealTubeMQ, TopicSpec
 from tests.real.jars import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-_TOPICS_OF_A_LAYOUT = defaultdict(lambda: 30, {"one": 220, "three": 170})
+_TOPICS_OF_A_LAYOUT = defaultdict(lambda: 30, {"one": 340, "three": 170})
 _EXPIRY_TIMEOUT = 180.0
 
 
