@@ -74,9 +74,9 @@ def redrive(
     Whoever can write to the dead letter topic chooses the topic that a letter names, and this command writes with your
     rights: so --only-topic or --to must name the allowed topics. --dry-run shows what the letters name.
 
-    Nothing is removed from the dead letter topic: with --group, the next call begins where this one ended. It writes
-    nothing if it would have to leave out letters that the group would then skip. Without --again, a row that still
-    cannot be sent fails the command, and other rows may be written then.
+    Nothing is removed from the dead letter topic: with --group, the next call begins where this one ended, and no other
+    client can use the group meanwhile. It writes nothing if it would have to leave out letters that the group would
+    then skip. Without --again, a row that still cannot be sent fails the command, and other rows may be written then.
     """
     place = None if start is None else parse_place(start, "--from")
     if message_format not in ("raw", "inlongmsg"):
