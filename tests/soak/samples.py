@@ -142,8 +142,12 @@ class Sampler:
 
 def unclaimed(samples: Iterable[Sample], faults: Iterable[Mapping[str, Any]]) -> list[str]:
     """Describe the samples in which a query that runs does not hold all partitions of its group, unless a broker
-    was stopped or its queries have not sent the next heartbeat."""
-    away = [(fault["at"], fault["until"] + _CLAIMED_AGAIN) for fault in faults if fault["what"].startswith("broker")]
+    was stopped or its queries have not sent the next heartbeat, or a driver was just being killed."""
+    away = [
+        (fault["at"], fault["until"] + (_CLAIMED_AGAIN if fault["what"].startswith("broker") else 0.0))
+        for fault in faults
+        if fault["what"].startswith(("broker", "driver"))
+    ]
     return [
         f"{name.partition(chr(46))[0]} holds {one[name]:g} of {PARTITIONS} partitions at {one['at']:g} s"
         for one in samples

@@ -16,6 +16,7 @@ from tests.soak.clock import SteppedClock
 from tests.soak.flatness import FEWEST, Comparison, Quantity, Sample, compare
 from tests.soak.ledger import Ledger, body
 from tests.soak.report import table
+from tests.soak.samples import unclaimed
 from tests.soak.timetable import Window
 
 MEMORY = Quantity("memory", "MB", "memory")
@@ -109,3 +110,12 @@ def test_the_clock_of_other_processes_is_stepped_while_they_run(tmp_path: Path) 
             told = json.loads(process.stdout.readline()) - shift
             assert before - 1 <= told <= time.time() + 1
         process.stdin.close()
+
+
+def test_a_query_holds_its_partitions_except_while_it_is_killed() -> None:
+    samples: list[Sample] = [{"at": at, "killed.held": held} for at, held in ((10, 4), (20, 0), (31, 0), (60, 3))]
+    faults = [{"at": 30.5, "until": 31.5, "what": "driver killed: all processes"}]
+    assert unclaimed(samples, faults) == [
+        "killed holds 0 of 4 partitions at 20 s",
+        "killed holds 3 of 4 partitions at 60 s",
+    ]
