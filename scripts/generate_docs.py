@@ -42,8 +42,9 @@ SECRETS = """\
 Spark hides the values of `tubemq.password` and `tubemq.tls.keyPassword` in plans, because the default of
 `spark.redaction.regex` contains the word `password`. If you change that setting, keep the word, or add it to
 `spark.sql.redaction.options.regex`, whose default `(?i)url` does not match these options. `receipts` matches
-neither. If its URI contains a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. For
-`tubemq.passwordFile` a plan shows the path at most."""
+neither. If its URI contains a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. The
+text of `CREATE VIEW … AS SELECT … WITH (…)` is shown as you wrote it. For `tubemq.passwordFile` a plan shows
+the path at most."""
 
 
 def document() -> str:

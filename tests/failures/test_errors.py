@@ -240,7 +240,7 @@ def given_up(what: int | str, error: type[TubeMQError], reason: str) -> Case:
     words = (
         r"row \d+ of the task for topic pair was not acknowledged within [0-9.]+ s of its first failure, in \d+ tries "
         rf"on all brokers of the topic that could be used; the last one, to partition 1:pair:[01]: {reason}.*; 0 of "
-        r"\d+ rows of the task are acknowledged.*or give them longer with option 'tubemq\.retry\.maxElapsedMs'"
+        r"\d+ messages of the task are acknowledged.*or give them longer with option 'tubemq\.retry\.maxElapsedMs'"
     )
     return Case(SEND, what, error, words)
 
@@ -311,11 +311,11 @@ def test_the_error_names_the_refused_row_and_counts_those_before_it(tubemq: Embe
     with tubemq.on(SEND, nth=20, times=1).fail(code, SAID), pytest.raises(ServerError) as caught:
         write(tubemq, ROWS, max_in_flight=1)
     assert str(caught.value).startswith("sending row 19 of the task ")
-    assert str(caught.value).endswith("; 19 of 40 rows of the task are acknowledged")
+    assert str(caught.value).endswith("; 19 of 40 messages of the task are acknowledged")
     assert counts(tubemq) == Counter(ROWS[:19])
     with tubemq.on(SEND, nth=20, times=1).fail(code, SAID), pytest.raises(ServerError) as caught:
         write(tubemq, ROWS)  # many are in flight
-    told = re.search(r"; (\d+) of \d+ rows of the task are acknowledged$", str(caught.value))
+    told = re.search(r"; (\d+) of \d+ messages of the task are acknowledged$", str(caught.value))
     assert told is not None
     assert 19 <= int(told[1]) <= counts(tubemq).total() - 19
 

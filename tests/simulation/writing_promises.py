@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.writing import WritingSchedule
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
-_COUNT = re.compile(r"(\d+) of (\d+) rows of task partition (\d+) are acknowledged")
+_COUNT = re.compile(r"(\d+) of (\d+) messages of task partition (\d+) are acknowledged")
 _OF_SYSTEM = frozenset({"$msgType$", "$msgTime$", "spark_compression", "spark_digest", *STAMP})
 
 

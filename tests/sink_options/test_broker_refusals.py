@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers refuse sends in the middle of a task: the sink retries, then reports how many rows are acknowledged."""
+"""Brokers refuse sends in the middle of a task: the sink retries, then reports how many are acknowledged."""
 
 from __future__ import annotations
 

@@ -82,6 +82,7 @@ def test_without_a_match_a_stream_waits_and_a_batch_is_empty(
     assert read_batch(tubemq, **by_pattern(tubemq, "t.")) == []
     stream = Stream(tubemq, **by_pattern(tubemq, "t.", startingOffsets="latest"))
     with stream.running(trigger) as run:
+        assert run.next() == []
         assert run.next() is None
         assert len(logged(caplog, "no-topic-matches")) == 2
         if trigger == "processingTime":
@@ -90,6 +91,17 @@ def test_without_a_match_a_stream_waits_and_a_batch_is_empty(
             wait_until(lambda: came(run, stream, stored(tubemq, "t1")))
             assert tubemq.group_offset("readers", "t1", 1, 0) is not None
     assert not tubemq.claims()
+
+
+def test_a_first_micro_batch_without_a_match_can_be_repeated_by_another_run(start: Start) -> None:
+    tubemq = start({"other": 1})
+    stream = Stream(tubemq, **by_pattern(tubemq, "t."))
+    with stream.running() as run:
+        assert run.find_next()  # and the driver dies
+    tubemq.create_topic("t1", 2)
+    fill(tubemq, "t1", 5)
+    assert stream.run()[0] == []
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t1"))
 
 
 def test_an_http_api_that_cannot_be_reached_ends_the_start_and_no_running_query(

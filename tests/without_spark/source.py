@@ -117,7 +117,7 @@ class Run:
         if not checkpoint.is_pending:
             end = json.dumps(self.latest())
             start = self._start()
-            if end == json.dumps(start):
+            if checkpoint.committed and end == json.dumps(start):  # Spark always has a first micro-batch
                 return False
             self._point(FOUND)
             checkpoint.offsets.append(end)

@@ -25,7 +25,7 @@ from tubemq_spark.errors import ConfigError, TransportError
 
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
-_STATES = ("normal", "deleted", "removed")  # by number (wire: TopicStatus); a topic ends in two steps
+_STATES = ("normal", "deleted", "removed")  # by number (wire: TopicStatus, whose 3 is also of removed ones)
 _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores")
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
@@ -64,7 +64,7 @@ def deployments(admin: AdminApi, topic: str | None = None) -> list[dict[str, Any
                 "accepts_publish": bool(row["acceptPublish"]),
                 "accepts_subscribe": bool(row["acceptSubscribe"]),
                 "retention": str(row["deletePolicy"]),
-                "state": _STATES[int(row["topicStatusId"])],
+                "state": _STATES[min(int(row["topicStatusId"]), 2)],
                 "is_ready": all(row[name] == row["runInfo"].get(name) for name in _APPLIED),
             }
             for row in rows

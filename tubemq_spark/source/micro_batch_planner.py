@@ -293,7 +293,7 @@ class MicroBatchPlanner:
         batch is repeated after a restart.
         """
         begin = start.positions or end.initial
-        if begin is None and start.query == end.query:
+        if begin is None and (start.query == end.query or not end.positions):  # no topic matched the pattern at first
             begin = {}
         if begin is None or (start.positions and start.query != end.query):
             raise ConfigError(

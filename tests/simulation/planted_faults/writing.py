@@ -50,7 +50,7 @@ WRITING = (
     ),
     Fault(
         "error_counts_rows_in_flight",
-        "if a send fails a task, the error says how many rows are acknowledged",
+        "if a send fails a task, the error says how many messages are acknowledged",
         PRODUCER,
         "lambda: (self.acknowledged, self._queue.accepted)",
         "lambda: (self._queue.accepted, self._queue.accepted)",

@@ -87,8 +87,7 @@ class SendErrors:
 
     def _count(self) -> str:
         acknowledged, accepted = self._counts()
-        records = "rows" if self._rows_of else "messages"
-        return f"{acknowledged} of {accepted} {records} {self._rows_of or 'so far'} are acknowledged"
+        return f"{acknowledged} of {accepted} messages {self._rows_of or 'so far'} are acknowledged"
 
 
 class DeliveryTimeout:
