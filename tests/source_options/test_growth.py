@@ -50,6 +50,22 @@ def test_new_partitions_are_found_while_the_query_runs(start: Start, grow: Grow)
         wait_until(lambda: all_came(tubemq, stream, run))
 
 
+@growing
+def test_a_new_partition_whose_first_messages_are_gone_is_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture, grow: Grow
+) -> None:
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t", metadataIntervalMs=100)
+    stream.run()
+    assert "[new-partition-late]" not in caplog.text
+    grow(tubemq)
+    fill(tubemq, "t", 60)
+    tubemq.expire("t", keep=5)
+    stream.run(failOnDataLoss="false")
+    assert "[new-partition-late]" in caplog.text
+
+
 @pytest.mark.option("metadataIntervalMs")
 @pytest.mark.parametrize(("given", "asks"), [(100, True), (3_600_000, False)])
 def test_master_is_asked_once_an_interval(start: Start, given: int, asks: bool) -> None:

@@ -19,7 +19,8 @@ from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
-_OUTAGE_FORGOTTEN = 120.0  # seconds; time without a failure after which a failure begins another outage
+# Seconds without a failure, after which a failure begins another outage. A producer tries a lost broker every 120 s.
+_OUTAGE_FORGOTTEN = 300.0
 
 
 def delays(first: float, ceiling: float) -> Iterator[float]:

@@ -267,8 +267,15 @@ class MicroBatchPlanner:
         for partition, (begin, end) in found.items():
             new[partition] = min(back.get(partition, begin), end)
             self._unowned.pop(partition.store, None)
-            what = "is there again; reading goes on" if partition in back else "is new; it is read from its beginning"
-            _log.info("%s %s at %d", partition, what, new[partition])
+            if partition in back:
+                _log.info("%s is there again; reading goes on at %d", partition, new[partition])
+            elif begin:
+                _log.warning(
+                    "[new-partition-late] %s is new to the query, and its store begins at %d: of messages before that "
+                    "the query reads none", partition, begin,
+                )  # fmt: skip
+            else:
+                _log.info("%s is new; it is read from its beginning", partition)
         if self._options.commit_offsets:  # a commit moves it only at the next trigger
             claims.take({partition: at for partition, at in new.items() if claims.position(partition).group > at})
         return new
