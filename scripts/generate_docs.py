@@ -43,8 +43,8 @@ Spark hides the values of `tubemq.password` and `tubemq.tls.keyPassword` in plan
 `spark.redaction.regex` contains the word `password`. If you change that setting, keep the word, or add it to
 `spark.sql.redaction.options.regex`, whose default `(?i)url` does not match these options. `receipts` matches
 neither. If its URI contains a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. The
-text of `CREATE VIEW … AS SELECT … WITH (…)` is shown as you wrote it. For `tubemq.passwordFile` a plan shows
-the path at most."""
+texts of `CREATE VIEW` and `CACHE TABLE … AS SELECT … WITH (…)`, and with Spark Connect all options, are shown in event
+logs as you wrote them. For `tubemq.passwordFile` the path is shown at most."""
 
 
 def document() -> str:
