@@ -42,9 +42,9 @@ SECRETS = """\
 Spark hides the values of `tubemq.password` and `tubemq.tls.keyPassword` in plans, because the default of
 `spark.redaction.regex` contains the word `password`. If you change that setting, keep the word, or add it to
 `spark.sql.redaction.options.regex`, whose default `(?i)url` does not match these options. `receipts` matches
-neither. If its URI contains a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. The
-texts of `CREATE VIEW` and `CACHE TABLE … AS SELECT … WITH (…)`, and with Spark Connect all options, are shown in event
-logs as you wrote them. For `tubemq.passwordFile` the path is shown at most."""
+neither. If its URI contains a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. Plans
+or event logs may show SQL as it was written (views, `CACHE TABLE`, `spark-sql`, JDBC), and with Spark Connect all
+options. For `tubemq.passwordFile` the path is shown at most."""
 
 
 def document() -> str:

@@ -152,8 +152,8 @@ class PartitionOccupiedError(TubeMQError):
         "Another consumer of the same group holds the partition and did not release it within `tubemq.claim.timeoutMs`."
     )
     remedy = (
-        "Stop the other consumer: the text names its client id and, for a Spark query, its host and application. Or "
-        "use another `tubemq.group`. One group reads each partition in one query only."
+        "Stop the other consumer: the text names its client id and, for a Spark query, its host; for a batch read its "
+        "application, too. Or use another `tubemq.group`. One group reads each partition in one query only."
     )
 
     def __init__(self, text: str, *, holder: str) -> None:
