@@ -153,8 +153,8 @@ READING = [
     *(refused(method, 415, AuthError, PASSWORD) for method in (REGISTER, LISTS)),
     *(refused(method, 500, ServerError) for method in (REGISTER, LISTS)),
     *(refused(REGISTER, code, ConfigError, OTHERS)._replace(is_final=False)  # a killed consumer is a member for a while
-      for code in (424, 425)),
-    *(refused(REGISTER, code, ConfigError, OTHERS) for code in (426, 429)),
+      for code in (424, 425, 426)),
+    refused(REGISTER, 429, ConfigError, OTHERS),
     *(refused(REGISTER, code, ConfigError) for code in (427, 428, 430)),
     refused(REGISTER, 431, ConfigError, CREATE),
     refused(REGISTER, 450, AuthError, GRANT),

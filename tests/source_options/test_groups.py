@@ -157,7 +157,8 @@ def test_second_query_with_other_filters_is_refused(start: Start, other: dict[st
     tubemq = start({"t": 1})
     with Stream(tubemq, "t", filters="x").running() as run:
         run.next()
-        for read in (Stream(tubemq, "t", **other).run, lambda: read_batch(tubemq, "t", **other)):
+        hasty = {**other, "tubemq_claim_timeoutMs": 100}
+        for read in (Stream(tubemq, "t", **hasty).run, lambda: read_batch(tubemq, "t", **hasty)):
             with pytest.raises(ConfigError, match=f"group {GROUP}.*426.*stop those consumers, or use another"):
                 read()
     Stream(tubemq, "t", **other).run()

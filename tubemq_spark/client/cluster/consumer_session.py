@@ -22,7 +22,11 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 _log = logging.getLogger(__name__)
 
 # Refusals because of other members of the group, which may end soon
-_MAY_END = (ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE, ErrCode.CLIENT_INCONSISTENT_TOPICSET)
+_MAY_END = (
+    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE,
+    ErrCode.CLIENT_INCONSISTENT_TOPICSET,
+    ErrCode.CLIENT_INCONSISTENT_FILTERSET,
+)
 
 
 class ConsumerSession(MasterSession):
