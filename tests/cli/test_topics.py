@@ -12,6 +12,7 @@ from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
+from tubemq_spark.cli.topics import deployments
 from tubemq_spark.client.admin_api import AdminApi, check_rows
 from tubemq_spark.protocol.metadata import parse_master_addresses
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -111,6 +112,16 @@ def test_a_change_that_was_interrupted_can_be_made_again(
         deleted = run("topics", "delete", name, "--yes")
         assert (deleted.returncode, deleted.stdout, deleted.stderr) == (0, f"deleted topic {name}\n", "")
     assert [row["topic"] for row in run("topics", "list", "--json").json] == ["demo"]
+
+
+def test_a_topic_that_a_master_removed_for_ever_is_removed(
+    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TubeMQ's enumeration has this state, 3; no server was seen to show it."""
+    admin = AdminApi(parse_master_addresses(tubemq.web_master), token=tubemq.admin_token)
+    rows = [{**row, "topicStatusId": 3} for row in admin.topics()]
+    monkeypatch.setattr(AdminApi, "topics", lambda self, name: rows)
+    assert {row["state"] for row in deployments(admin)} == {"removed"}
 
 
 def test_an_interrupted_change_names_the_command_that_shows_it(tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:

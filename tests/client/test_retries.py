@@ -66,6 +66,17 @@ def test_a_failure_long_after_the_last_one_begins_another_outage(
     assert caplog.records == []
 
 
+def test_an_outage_goes_on_while_attempts_come_every_two_minutes(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of a producer at a broker that it has lost."""
+    outages = OutageLog()
+    for _ in range(4):
+        fail_for(outages, clock, 1)
+        clock.advance(120.0)
+    assert [message.split(",")[0][-6:] for message in caplog.messages] == [" 121 s", " 242 s", " 363 s"]
+
+
 def test_threads_share_the_warnings(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     outages = OutageLog()
     fail_for(outages, clock, 5)

@@ -31,6 +31,7 @@ from tubemq_spark.source.option_parsers import types_of
 S = TypeVar("S", ConsumerSession, ProducerSession)
 
 _CODE = re.compile(r" failed with ([0-9]+) ")
+_GROUP_REFUSED = (Reaction.OTHER_MEMBERS, Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS)
 _NO_PARTITION = (
     "open the topic for consumers, take the group off the topic's blacklist, or start the brokers of the topic"
 )
@@ -180,7 +181,7 @@ def _of_error(error: TubeMQError, settings: CheckSettings) -> CheckResult:
         check = "credentials"
     elif code == ErrCode.TOPIC_NOT_DEPLOYED:
         check, subject = "topic", topics
-    elif code is not None and reaction_to(code) in (Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS):
+    elif code is not None and reaction_to(code) in _GROUP_REFUSED:
         check, subject = "group", settings.group or topics
     elif isinstance(error, TransportError):
         problem = str(error)

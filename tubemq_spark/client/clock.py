@@ -10,8 +10,8 @@ from typing import Protocol
 
 class Clock(Protocol):
     """Time in seconds. All waits, timeouts and ages in client, source and sink are measured by the clock that
-    `ClientSettings.clock` holds. Exceptions: the operating system
-    measures waits for a socket and the pauses of heartbeats.
+    `ClientSettings.clock` holds. Exceptions: the operating system measures waits for a socket and the pauses of
+    heartbeats.
     """
 
     def monotonic(self) -> float:

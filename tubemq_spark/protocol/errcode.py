@@ -50,6 +50,7 @@ class Reaction(Enum):
     RETRY = auto()  # the same request may succeed later, or at another server
     WAIT = auto()  # there is nothing to read now, or the server limits this client
     CLAIM_LOST = auto()  # the broker knows no claim of this client on the partition: another client may hold it
+    OTHER_MEMBERS = auto()  # members of the group differ in topics, filters or kind: they may leave, or be dropped
     FIX_CONFIG = auto()  # the user's options do not fit the cluster or the group
     FIX_CREDENTIALS = auto()
     FAIL = auto()  # any other code, such as 400
@@ -72,10 +73,12 @@ _CODES: Mapping[Reaction, tuple[ErrCode, ...]] = {
         ErrCode.DUPLICATE_PARTITION,  # another client holds it
         ErrCode.UNAUTHORIZED,  # either, in the reply to a confirmation
     ),
-    Reaction.FIX_CONFIG: (
+    Reaction.OTHER_MEMBERS: (
         ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE,
         ErrCode.CLIENT_INCONSISTENT_TOPICSET,
         ErrCode.CLIENT_INCONSISTENT_FILTERSET,
+    ),
+    Reaction.FIX_CONFIG: (
         ErrCode.CLIENT_INCONSISTENT_SESSIONKEY,
         ErrCode.CLIENT_INCONSISTENT_SELECTBIG,
         ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT,
@@ -155,7 +158,7 @@ def error_for_code(code: int, message: str, what: str) -> TubeMQError:
     advice = _VISIT_TOKEN_ADVICE if is_of_token else _ADVICE.get(code)
     text = f"{what} failed with {code} {code_name(code)}: {shown(message)}" + (f"; {advice}" if advice else "")
     match reaction_to(code):
-        case Reaction.FIX_CONFIG:
+        case Reaction.OTHER_MEMBERS | Reaction.FIX_CONFIG:
             refused = ConfigError(text)
             refused.code = code
             return refused

@@ -14,19 +14,12 @@ from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
-from tubemq_spark.protocol.errcode import ErrCode, undeployed_topics
+from tubemq_spark.protocol.errcode import Reaction, reaction_to, undeployed_topics
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 _log = logging.getLogger(__name__)
-
-# Refusals because of other members of the group, which may end soon
-_MAY_END = (
-    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE,
-    ErrCode.CLIENT_INCONSISTENT_TOPICSET,
-    ErrCode.CLIENT_INCONSISTENT_FILTERSET,
-)
 
 
 class ConsumerSession(MasterSession):
@@ -56,8 +49,8 @@ class ConsumerSession(MasterSession):
         self.held: Callable[[], list[Partition]] = list  # the partitions that heartbeats report to the master
 
     def register(self, wait: float = 0.0) -> None:
-        """Join the group, list the partitions of its topics, and start the heartbeat. If another kind of consumer uses
-        the group, or one of other topics, `wait` so many seconds: one that was killed is a member for 30 s more.
+        """Join the group, list the partitions of its topics, and start the heartbeat. If members have other topics or
+        filters, or are another kind of consumer, `wait` so many seconds: one that was killed is a member for 30 s more.
 
         Raise `ConfigError` if a topic is unknown that must not lack, or another kind of consumer uses the group,
         `AuthError` if the credentials or the group's permissions do not suffice, `TransportError` if no master answers.
@@ -78,7 +71,7 @@ class ConsumerSession(MasterSession):
             try:
                 self._master.retry(self._register)
             except ConfigError as error:
-                if error.code not in _MAY_END or not retries.failed(error):
+                if reaction_to(error.code) is not Reaction.OTHER_MEMBERS or not retries.failed(error):
                     raise
             else:
                 return retries.progress()
@@ -204,7 +197,7 @@ class ConsumerSession(MasterSession):
             reply = self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what)
         except ConfigError as error:
             # Another client may have joined while this one was away, or a task's member has topics from before.
-            if error.code not in _MAY_END or self._stop_heartbeat is None:
+            if reaction_to(error.code) is not Reaction.OTHER_MEMBERS or self._stop_heartbeat is None:
                 raise
             raise TransportError(str(error)) from None
         self._registry.expect_short_lists()
