@@ -83,9 +83,9 @@ class AnswerTimeout:
         longest = max(settings.rpc_timeout, settings.retry_for) + oldest.sizes[oldest.answered] / _SLOWEST
         return max(min(self._moved_at + settings.rpc_timeout, self.turn_began + longest), self._grace_ends)
 
-    def poll_at(self, oldest: RecordBatch | None, ends_at: float) -> float:
+    def poll_at(self, oldest: RecordBatch | None) -> float:
         """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
-        soon = self.attended_at + _BYTES_SENT_POLL
+        ends_at, soon = self.ends_at(oldest), self.attended_at + _BYTES_SENT_POLL
         return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
 
 
@@ -109,7 +109,7 @@ class BrokerChannel:
     """Sends to one broker, for one thread, and returns the outcome of each send.
 
     The channel has `room` for so many records. It `is_broken` when the connection is lost, or given up because the
-    broker `is_silent`; `poll` has then returned all its sends."""
+    broker is silent; `poll` has then returned all its sends."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class BrokerChannel:
         self.broker = broker
         self.connection = connection
         self.is_broken = False
-        self.is_silent = False
+        self.silent_since: float | None = None  # since when a broker has not answered that was given up for that
         self.settings = settings
         self.in_flight = 0  # records
         self.timeout = AnswerTimeout(settings, connection)
@@ -155,11 +155,6 @@ class BrokerChannel:
         oldest = self._oldest
         return None if oldest is None else max(oldest.sent_at, self.timeout.attended_since)
 
-    @property
-    def silent_since(self) -> float | None:
-        """The time since which a broker that `is_silent` did not answer, else None."""
-        return self.timeout.turn_began if self.is_silent else None
-
     def submit(self, batch: RecordBatch, target: bytes) -> None:
         """Queue `batch` for the next `flush`. Raise `ProtocolError` if a record is too long for a frame."""
         batch.began_at, batch.earliest_offset = self.connection.queued, self._ends.get(batch.partition)
@@ -188,14 +183,14 @@ class BrokerChannel:
         stored, failed = self._answered(self.connection.take_outcomes())
         now = self.settings.clock.monotonic()
         self.timeout.polled(now, self._oldest, is_answered=bool(stored or failed))
-        if error is None and now >= self.gives_up_at():
-            self.is_silent = True
+        if error is None and now >= self.timeout.ends_at(self._oldest):
+            self.silent_since = self.timeout.turn_began
             error = TransportError(self._timeout_text(now))
         if error is not None:
             while self._batches:
                 batch = self._batches[0]
                 failed.append(Failed(batch.cut(slice(batch.answered, None)), error))
-                failed[-1].batch.was_silent = self.is_silent
+                failed[-1].batch.was_silent = self.silent_since is not None
                 self._answer(batch.unanswered)
             self.is_broken = True
             self.connection.close()
@@ -207,11 +202,7 @@ class BrokerChannel:
 
     def poll_at(self) -> float:
         """Return the time of the next `poll`, even if nothing arrives; infinite if no send is in flight."""
-        return self.timeout.poll_at(self._oldest, self.gives_up_at())
-
-    def gives_up_at(self) -> float:
-        """Return the time at which the broker counts as silent; infinite if no send is in flight."""
-        return self.timeout.ends_at(self._oldest)
+        return self.timeout.poll_at(self._oldest)
 
     @property
     def _oldest(self) -> RecordBatch | None:
