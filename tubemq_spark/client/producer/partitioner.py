@@ -223,11 +223,9 @@ class Partitioner:
         if not self.any_open:
             return channel.room
         is_half_open = self.is_half_open(partition.broker_id)
-        if channel.in_flight and is_half_open:
+        has_failed = partition in self._failures.partitions
+        if is_half_open and channel.in_flight:
             return 0
-        if partition in self._failures.partitions:
-            probe = self._probes.get(partition)
-            if probe is not None and probe.unanswered:
-                return 0
-            return min(1, channel.room)
-        return min(1, channel.room) if is_half_open else channel.room
+        if has_failed and (probe := self._probes.get(partition)) is not None and probe.unanswered:
+            return 0
+        return min(1, channel.room) if is_half_open or has_failed else channel.room
