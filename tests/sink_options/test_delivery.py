@@ -94,7 +94,7 @@ def homes_of_rows(cluster: EmbeddedCluster) -> list[tuple[bytes, Partition]]:
 def is_listed(cluster: EmbeddedCluster) -> bool:
     with Producer(settings(cluster)) as producer:
         producer.limit("demo")
-        listed = producer._targets.lists(Partition(2, "demo", 0))
+        listed = Partition(2, "demo", 0) in producer._session.cluster.partitions("demo")
     forget_servers()
     return listed
 

@@ -93,7 +93,7 @@ class SendTargets(dict[Partition, bytes]):
     def exists(self, partition: Partition) -> bool:
         """Return True if a known topic has `partition`. Ask the master for one that is not listed, but not often; wait
         for one that is deployed on a broker that is down. Raise as `deployed_topics.has_partition`."""
-        if self.lists(partition):
+        if partition in self._session.cluster.partitions(partition.topic):
             return True
         self._forget_unknown()
         if partition in self._unknown or (len(self._unknown) >= _MAX_UNKNOWN and not is_away(self._session, partition)):
@@ -102,10 +102,6 @@ class SendTargets(dict[Partition, bytes]):
             return True
         self._unknown.add(partition)
         return False
-
-    def lists(self, partition: Partition) -> bool:
-        """Return True if `partition` is listed now, without asking the master."""
-        return partition in self._session.cluster.partitions(partition.topic)
 
     def _forget_unknown(self) -> None:
         """Forget what was unknown a while ago, because it may have been created since."""
