@@ -177,7 +177,7 @@ def test_a_further_failure_does_not_start_the_timeout_again(timeout: DeliveryTim
     """Not of a part of the records either."""
     batch = failed(timeout)
     clock.advance(RETRY_FOR)
-    part = batch.cut(slice(1))
+    part = batch.sent(slice(1))
     timeout.count(part, TransportError("broke again"))
     assert timeout.expired([batch], []) == (batch, RETRY_FOR)
     assert timeout.expired([part], []) == (part, RETRY_FOR)

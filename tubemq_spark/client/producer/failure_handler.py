@@ -112,7 +112,7 @@ class DeliveryTimeout:
         """Note that all records of `batch` have failed, which starts their timeout if that is for the first time."""
         now = self._advance(float("inf"))
         if batch.failure is None:
-            batch.failure = SendFailure(now, problem)
+            batch.failure = SendFailure(now, problem, batch.partition)
         batch.failure.tries += 1
         batch.failure.problem, batch.failure.partition = problem, batch.partition
         self.any_failed = True
@@ -171,7 +171,6 @@ class FailureHandler:
         if fate is Fate.REFUSED:
             raise problem
         partition = batch.partition
-        assert partition is not None
         concerned: Broker | Partition = channel.broker
         if cause is FailureCause.AUTHORIZATION:
             self._renew_token(batch, problem, outcome)
@@ -211,7 +210,6 @@ class FailureHandler:
         a master that has just taken over: then it complains about the token itself, and waiting helps.
         """
         assert batch.failure is not None
-        assert batch.partition is not None
         is_about_token = isinstance(outcome, SendAck) and is_about_visit_token(outcome.errCode, outcome.errMsg)
         if batch.failure.token_renewed and not is_about_token:
             self.rejecting.add(batch.partition.broker_id)

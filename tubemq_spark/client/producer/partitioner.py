@@ -172,7 +172,6 @@ class Partitioner:
 
     def sent(self, batch: RecordBatch) -> None:
         """Note a send that may have filled its channel, or that probes a broker or partition that failed."""
-        assert batch.partition is not None
         if batch.partition in self._failures.partitions:
             self._probes[batch.partition] = batch
         self._usable.clear()  # there may be room for no further record

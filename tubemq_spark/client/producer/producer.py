@@ -388,7 +388,6 @@ class Producer:
 
     def _count_stored(self, batch: RecordBatch, start: int, end: int) -> None:
         partition, count = batch.partition, end - start
-        assert partition is not None
         self._stored[partition] += count
         self._queue.release(batch, start, end)
         if batch.failure is not None:
@@ -398,7 +397,6 @@ class Producer:
 
     def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
         """Tell where records are stored, the first of which is at `start` in the batch."""
-        assert batch.partition is not None
         assert self._on_stored is not None
         part, message_ids = slice(start, start + len(answers)), [one.messageId for one in answers]
         offsets, times = [one.appendOffset for one in answers], [one.appendTime for one in answers]

@@ -63,7 +63,7 @@ class SendFailure:
 
     since: float  # on the clock of the delivery timeout
     problem: TubeMQError  # the last one
-    partition: Partition | None = None  # of the last try
+    partition: Partition  # of the last try
     tries: int = 0
     token_renewed: bool = False  # whether the visit token was renewed since the first failure
 
@@ -83,8 +83,8 @@ class RecordBatch:
     keys: list[bytes | None] = field(init=False)
     failure: SendFailure | None = None
     was_silent: bool = False  # whether the last send failed because the broker did not answer in time
-    # Of the last send:
-    partition: Partition | None = field(init=False)
+    # Of the last send, if there was one:
+    partition: Partition = field(init=False)
     earliest_offset: int | None = None  # the partition's offset at or behind which the records are stored
     answered: int = 0  # records, the first ones
     sizes: Sequence[int] = ()  # bytes of the frames
@@ -93,13 +93,12 @@ class RecordBatch:
 
     def __post_init__(self) -> None:
         self.headers, self.bodies, self.kinds, self.rows, self.ids, self.keys = self.columns
-        self.partition = self.lane.partition
 
     def __len__(self) -> int:
         return len(self.bodies)
 
     def __repr__(self) -> str:
-        return f"<RecordBatch of {len(self)} for {self.partition or self.topic}, {self.answered} answered>"
+        return f"<RecordBatch of {len(self)} for {self.lane.partition or self.topic}, {self.answered} answered>"
 
     @property
     def topic(self) -> str:
@@ -123,7 +122,6 @@ class RecordBatch:
     def _with(self, columns: list[list[Any]]) -> RecordBatch:
         made = RecordBatch(self.number, self.lane, columns)
         made.failure, made.was_silent = self.failure, self.was_silent
-        made.partition, made.earliest_offset = self.partition, self.earliest_offset
         return made
 
     def remove(self, chosen: Sequence[int]) -> None:
@@ -132,12 +130,18 @@ class RecordBatch:
         for column in self.columns:
             column[:] = [column[at] for at in left]
 
-    def memory(self, start: int = 0, end: int | None = None) -> int:
+    def memory(self, start: int, end: int) -> int:
         """Return the bytes that count as the memory of records from `start` to `end`."""
         bodies, headers = self.bodies[start:end], self.headers[start:end]
         return sum(map(len, bodies)) + sum(map(len, headers)) + OVERHEAD * len(bodies)
 
     # While it is in flight
+
+    def sent(self, part: slice) -> RecordBatch:
+        """Return a batch of some of the records, and where they were sent."""
+        made = self.cut(part)
+        made.partition, made.earliest_offset = self.partition, self.earliest_offset
+        return made
 
     @property
     def unanswered(self) -> int:

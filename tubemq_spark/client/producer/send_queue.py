@@ -225,7 +225,6 @@ class SendQueue:
         for partition, chosen in places.items():
             part = batch.only(chosen)
             part.lane = self.lane(LaneId(topic, partition, by_key))
-            part.partition = partition
             part.lane.put_back(part)
 
     def reroute(self) -> None:

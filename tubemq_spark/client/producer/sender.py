@@ -136,7 +136,7 @@ class BrokerChannel:
         self._bytes = 0  # in flight
         # Behind the last acknowledged record. Not for longer: a broker that crashes loses records, and gives their
         # offsets to others.
-        self._ends: dict[Partition | None, int] = {}
+        self._ends: dict[Partition, int] = {}
         self._encoder = SendEncoder(connection.framing, max(1, int(settings.rpc_timeout * 1000)))
         self._error: TransportError | ProtocolError | None = None  # that ended the connection
 
@@ -189,7 +189,7 @@ class BrokerChannel:
         if error is not None:
             while self._batches:
                 batch = self._batches[0]
-                failed.append(Failed(batch.cut(slice(batch.answered, None)), error))
+                failed.append(Failed(batch.sent(slice(batch.answered, None)), error))
                 failed[-1].batch.was_silent = self.silent_since is not None
                 self._answer(batch.unanswered)
             self.is_broken = True
@@ -235,7 +235,7 @@ class BrokerChannel:
                     self._ends[batch.partition] = answers[count - 1].appendOffset + INDEX_MSG_UNIT_SIZE
                 self._answer(count)
                 answers, left = answers[count:], left - count
-        return stored, [Failed(batch.cut(slice(first, end)), outcome) for batch, first, end, outcome in failed]
+        return stored, [Failed(batch.sent(slice(first, end)), outcome) for batch, first, end, outcome in failed]
 
     def _answer(self, count: int) -> None:
         """Note that the next `count` records, of the oldest batch, have an outcome."""

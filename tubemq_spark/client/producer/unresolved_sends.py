@@ -86,7 +86,6 @@ class UnresolvedSends:
 
     def add(self, batch: RecordBatch) -> None:
         """Take over records whose sends have an unknown outcome."""
-        assert batch.partition is not None
         COUNTERS().add(Count.UNRESOLVED, len(batch))
         unresolved = self._unresolved.setdefault(batch.partition, _Unresolved())
         unresolved.batches.append(batch)
