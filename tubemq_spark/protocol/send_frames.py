@@ -62,14 +62,14 @@ class SendEncoder:
             tail = fields.SerializePartialToString()
             length = len(header) + len(body)
             if length + len(tail) > longest:
-                frame = self._encode_alone(serial_no, target, header + body, fields)
+                frame = self._encode_alone(serial_no, target, header + body, fields.flag, kind)
                 parts.append(frame)
                 sizes.append(len(frame))
                 continue
             try:
                 head, size = heads[length, len(tail)]
             except KeyError:
-                head, size = self._make_head(target, header + body, fields, len(tail))
+                head, size = self._make_head(target, header + body, fields.flag, kind, len(tail))
             parts += (_TOKEN, serial_no.to_bytes(4, "big"), head, header, body, tail)
             sizes.append(size)
         return b"".join(parts), sizes
@@ -85,22 +85,18 @@ class SendEncoder:
         self._fields[kind, is_plain] = made
         return made
 
-    def _make_head(self, target: bytes, payload: bytes, fields: broker_pb.SendMessageRequestP2B, tail: int) -> Head:
+    def _make_head(self, target: bytes, payload: bytes, flag: int, kind: Kind, tail: int) -> Head:
         if self._head_count >= _MAX_HEADS:
             for heads in self._heads.values():
                 heads.clear()
             self._head_count = 0
-        frame = self._encode_alone(0, target, payload, fields)
+        frame = self._encode_alone(0, target, payload, flag, kind)
         head = frame[_NUMBERED : len(frame) - tail - len(payload)], len(frame)
         self._heads[target][len(payload), tail] = head
         self._head_count += 1
         return head
 
-    def _encode_alone(
-        self, serial_no: int, target: bytes, payload: bytes, fields: broker_pb.SendMessageRequestP2B
-    ) -> bytes:
-        msg_type = fields.msgType if fields.HasField("msgType") else None
-        msg_time = fields.msgTime if fields.HasField("msgTime") else None
-        content = target + encode_content(payload, fields.flag, msg_type, msg_time)
+    def _encode_alone(self, serial_no: int, target: bytes, payload: bytes, flag: int, kind: Kind) -> bytes:
+        content = target + encode_content(payload, flag, *kind)
         request = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, self._timeout_ms, content)
         return encode_frame(serial_no, encode_request(request), self._framing)
