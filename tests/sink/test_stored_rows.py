@@ -45,7 +45,7 @@ def test_each_stored_row_is_matched_once(inserted: int, seed: int, monkeypatch: 
         rows = dict(model[task])
         numbers = {row for row, _ in rows}
         stored_rows = found.of(task)
-        assert len(stored_rows) == stored_rows.unmatched == stored_rows.count_others() == len(rows)
+        assert stored_rows.unmatched == stored_rows.count_others() == len(rows)
         kinds_taken: set[int] = set()
         for _ in range(40):
             row, kind = r.randrange(12), r.randrange(5)
@@ -63,7 +63,6 @@ def test_each_stored_row_is_matched_once(inserted: int, seed: int, monkeypatch: 
             assert stored_rows.count_others() == (
                 sum(one not in kinds_taken for _, one in rows) if len(numbers) < len(model[task]) else len(rows)
             )
-        assert len(stored_rows) == len(model[task])
 
 
 def test_a_used_number_is_not_free() -> None:
@@ -144,7 +143,7 @@ fill(range(2000))
 before = memory()
 fill(range(2000, 200_000))
 stored = found.of(0)
-assert len(stored) == 200_000 and stored.take(7, digest(7)) == (7, location(7))
+assert stored.unmatched == 200_000 and stored.take(7, digest(7)) == (7, location(7))
 print(memory() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)

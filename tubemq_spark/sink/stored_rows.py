@@ -86,12 +86,8 @@ class StoredRowsOfTask:
         self._partitions = partitions
         self._task = task
         self._search_from: dict[int, int] = {}  # row number, by digest; all equal rows before it are taken
-        self._count: int = stored.query("SELECT count(*) FROM stored WHERE task = ?", task)[0]
-        self.unmatched: int = self._count
+        self.unmatched: int = stored.query("SELECT count(*) FROM stored WHERE task = ?", task)[0]
         """How many stored rows were not taken."""
-
-    def __len__(self) -> int:
-        return self._count
 
     def take(self, row: int, digest: str) -> tuple[int, RecordMetadata] | None:
         """Return the row number of an equal stored row, and where it is stored; return no stored row twice."""
