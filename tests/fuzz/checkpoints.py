@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tests.fuzz import corpus
 from tests.fuzz.mutations import damaged, damaged_text
-from tubemq_spark.client.producer.record_batch import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordPlaces
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.claim_id import DRIVER, ClaimId, Relation, holder_in
 from tubemq_spark.protocol.metadata import Partition
@@ -121,7 +121,7 @@ class File(NamedTuple):
 def _packed() -> bytes:
     receipts = Receipts(0)
     for row in range(3):
-        receipts.add([row], RecordMetadata(Partition(1, "demo", row), 100 + row, 28 * row, None).places)
+        receipts.add([row], RecordPlaces(Partition(1, "demo", row), [100 + row], [28 * row], [None]))
     return receipts.packed()
 
 
@@ -132,9 +132,8 @@ def _files() -> list[bytes]:
     for partition, rows in ((0, 3), (5, 200)):
         receipts = Receipts(partition)
         for row in range(rows):
-            receipts.add(
-                [row], RecordMetadata(Partition(1, "demo", row % 3), 900 + row, None, 1_700_000_000_000).places
-            )
+            place = RecordPlaces(Partition(1, "demo", row % 3), [900 + row], [None], [1_700_000_000_000])
+            receipts.add([row], place)
         with tempfile.TemporaryDirectory() as folder:
             found.append(Path(write_receipts(folder, "query", 7, [receipts.packed()])).read_bytes())
     return found

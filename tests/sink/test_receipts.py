@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tubemq_spark.client.producer.record_batch import RecordMetadata
+from tubemq_spark.client.producer.record_batch import RecordPlaces
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink import output_dir
@@ -37,7 +37,7 @@ def packed(partition: int, rows: Iterable[Landed]) -> bytes:
     receipts = Receipts(partition)
     for row, topic, broker_id, number, offset, message_id, moment in rows:
         place = Partition(broker_id, topic, number)
-        receipts.add([row], RecordMetadata(place, message_id, offset, moment).places)  # type: ignore[arg-type]
+        receipts.add([row], RecordPlaces(place, [message_id], [offset], [moment]))  # type: ignore[list-item]
     return receipts.packed()
 
 

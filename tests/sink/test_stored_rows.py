@@ -25,7 +25,7 @@ def digest(number: int) -> str:
 
 
 def location(number: int) -> RecordMetadata:
-    return RecordMetadata((HERE, THERE)[number % 2], number, None if number % 3 else number * 28, None)
+    return RecordMetadata((HERE, THERE)[number % 2], number, None if number % 3 else number * 28)
 
 
 @pytest.mark.parametrize("inserted", [1, 7, 1000], ids=lambda rows: f"{rows} at a time")

@@ -178,9 +178,7 @@ class Deduplicator:
                 stamp = parse(message.attributes)
                 # The id has the digest too, because an earlier attempt may have given the number to another row.
                 if stamp is not None and stamp.origin == origin and (stamp.row, stamp.digest) in record_ids:
-                    found[stamp.row, stamp.digest] = RecordMetadata(
-                        partition, message.message_id, message.position, None
-                    )
+                    found[stamp.row, stamp.digest] = RecordMetadata(partition, message.message_id, message.position)
         except DataLossError as loss:
             self._report_uncertain(loss)
         except FencedError:

@@ -101,7 +101,7 @@ class StoredRowsOfTask:
         number, partition, message_id, position = found
         self._stored.query("UPDATE stored SET taken = 1 WHERE task = ? AND digest = ? AND row = ?", *key, number)
         self.unmatched -= 1
-        return number, RecordMetadata(self._partitions[partition], message_id, position, None)
+        return number, RecordMetadata(self._partitions[partition], message_id, position)
 
     def count_others(self) -> int:
         """Return how many of the unmatched rows are not copies of rows that were taken.

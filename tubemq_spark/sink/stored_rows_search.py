@@ -197,7 +197,7 @@ class StoredRowsSearch:
                 if digest is None:
                     without_digest = message
                 else:
-                    where = RecordMetadata(partition, message.message_id, message.position, None)
+                    where = RecordMetadata(partition, message.message_id, message.position)
                     stored.add(task, stamp.row, digest, where)
         except DataLossError as loss:
             bookmark = self._bookmarks.known[partition]

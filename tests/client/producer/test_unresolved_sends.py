@@ -82,7 +82,7 @@ class StoreLookup:
 
     def stored_records(self, partition: Partition) -> dict[RecordId, RecordMetadata]:
         return {
-            id_in(message.body): RecordMetadata(partition, message.message_id, message.offset, None)
+            id_in(message.body): RecordMetadata(partition, message.message_id, message.offset)
             for message in self._cluster.tubemq.messages("demo")
             if (message.broker_id, message.partition) == (partition.broker_id, partition.partition_id)
         }
@@ -105,9 +105,9 @@ class Task:
 
     def _note(self, rows: Sequence[Any], ids: Sequence[Any], places: RecordPlaces) -> None:
         assert rows == ids
-        partition, message_ids, offsets, times = places
-        for record_id, number, offset, moment in zip(ids, message_ids, offsets, times, strict=True):
-            self.reported[record_id].append(RecordMetadata(partition, number, offset, moment))
+        partition, message_ids, offsets, _ = places
+        for record_id, number, offset in zip(ids, message_ids, offsets, strict=True):
+            self.reported[record_id].append(RecordMetadata(partition, number, offset))
 
     def run(self, count: int, keys: int = 0, target: tuple[int, int] | None = None) -> None:
         with self.producer as producer:

@@ -35,21 +35,20 @@ class Record(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is stored. `offset` is its position in the store's index, in bytes; `append_time` is in
-    milliseconds since the epoch on the broker's clock. Both are None if only a look-up found the record."""
+    """Where a look-up has found a record. `offset` is its position in the store's index, in bytes, None if unknown."""
 
     partition: Partition
     message_id: int
     offset: int | None
-    append_time: int | None
 
     @property
     def places(self) -> RecordPlaces:
-        return RecordPlaces(self.partition, [self.message_id], [self.offset], [self.append_time])
+        return RecordPlaces(self.partition, [self.message_id], [self.offset], [None])
 
 
 class RecordPlaces(NamedTuple):
-    """Where records of one partition are stored, one column for each field of `RecordMetadata`."""
+    """Where records of one partition are stored, in columns. `append_times` are in milliseconds since the epoch on the
+    broker's clock, None for records that only a look-up found."""
 
     partition: Partition
     message_ids: Sequence[int]
