@@ -137,9 +137,7 @@ class Packs:
         return len(fitting)
 
     def _close(self, pack_key: Key) -> None:
-        pack = self._open.pop(pack_key, None)
-        if pack is None:
-            return
+        pack = self._open.pop(pack_key)
         topic, _, attributes, msg_type, msg_time, key, *_ = pack.encoded
         if key is not None:
             self._of_key.pop((topic, key), None)
