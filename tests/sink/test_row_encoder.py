@@ -202,10 +202,11 @@ def test_the_longest_attributes_fit() -> None:
 
 def test_the_type_of_a_pack_is_its_stream() -> None:
     """DataProxy does the same. The row's own type wins."""
-    assert PACKS.msg_type(ROW) == "s_one"
-    assert PACKS.msg_type(ROW._replace(msg_type="t")) == "t"
-    assert BodyCodec().msg_type(Cells(b"")) is None
-    assert BodyCodec().msg_type(Cells(b"", msg_type="t")) == "t"
+    packs, bodies = (RowEncoder("demo", codec, stamped=False) for codec in (PACKS, BodyCodec()))
+    assert packs.encode(ROW).msg_type == "s_one"
+    assert packs.encode(ROW._replace(msg_type="t")).msg_type == "t"
+    assert bodies.encode(Cells(b"")).msg_type is None
+    assert bodies.encode(Cells(b"", msg_type="t")).msg_type == "t"
 
 
 # Packs of protobuf

@@ -104,11 +104,11 @@ class BodyCodec:
         body = self._pack([PackGroup(cells, [value])]) if self.message_format == "inlongmsg" else value
         if len(body) > MAX_PLAIN:  # no reader decompresses a longer one
             raise BadRowError("value", f"it has {len(body)} bytes, but at most {MAX_PLAIN >> 20} MiB fit; split it")
-        return self.finish(body)
+        return _compressed(self.compression, body)
 
     def pack(self, groups: Sequence[PackGroup]) -> bytes:
         """Return the body of a pack with several rows, each of which could be encoded alone."""
-        return self.finish(self._pack(groups))
+        return _compressed(self.compression, self._pack(groups))
 
     def _pack(self, groups: Sequence[PackGroup]) -> bytes:
         return self._protobuf(groups) if self.is_protobuf else _inlongmsg(groups, self.inside)
@@ -116,14 +116,6 @@ class BodyCodec:
     def max_unpacked(self, limit: int) -> int:
         """Return how many bytes a pack may have before its compression if the body has `limit` at most."""
         return max_plain(self.inside, max_plain(self.compression, limit))
-
-    def finish(self, body: bytes) -> bytes:
-        """Return a body compressed, if that is the option."""
-        return _compressed(self.compression, body)
-
-    def msg_type(self, cells: Cells) -> str | None:
-        """Return the row's message type; without one, a pack has its stream, as DataProxy sends it."""
-        return cells.inlong_stream if cells.msg_type is None and self.message_format == "inlongmsg" else cells.msg_type
 
     @property
     def is_protobuf(self) -> bool:
@@ -224,8 +216,8 @@ class RowEncoder:
             if not self.is_raw:
                 of_pack = self.body_codec.attributes([PackGroup(cells, [value])])
                 value = self.body_codec.encode(value, cells)
-                if msg_type is None and (msg_type := self.body_codec.msg_type(cells)) is not None:
-                    column = "inlong_stream"
+                if msg_type is None and self.body_codec.message_format == "inlongmsg":  # as DataProxy does
+                    column, msg_type = "inlong_stream", cells.inlong_stream
             if msg_type is not None:
                 encoded = _type_attribute(msg_type) + b"," + encoded
             encoded += self._last_attribute
