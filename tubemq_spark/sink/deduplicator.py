@@ -49,21 +49,17 @@ _ADVICE = (
 )
 
 
-class _EarlierRuns:
-    """What earlier runs have stored of the batch that a query attempts now, found by one search for all its tasks."""
-
-    def __init__(self) -> None:
-        self._found: dict[str | None, tuple[tuple[str | None, int], dict[str, StoredRows]]] = {}  # by query
-
-    def stored_rows(self, task: WriteTask) -> dict[str, StoredRows]:
-        """Return the rows of the task's batch, by topic; the caller fills it. Forget those of other batches."""
-        batch = task.run, task.batch
-        if self._found.get(task.id, (None,))[0] != batch:
-            self._found[task.id] = batch, {}
-        return self._found[task.id][1]
+# What earlier runs have stored of the batch that each query attempts now: the run and the number of the batch, and its
+# rows by topic, found by one search for all its tasks.
+_of_earlier_runs: PerProcess[dict[str | None, tuple[tuple[str | None, int], dict[str, StoredRows]]]] = PerProcess(dict)
 
 
-_EARLIER_RUNS = PerProcess(_EarlierRuns)
+def _rows_of_earlier_runs(task: WriteTask) -> dict[str, StoredRows]:
+    """Return the rows of the task's batch, by topic; the caller fills it. Forget those of the query's other batches."""
+    found, batch = _of_earlier_runs(), (task.run, task.batch)
+    if found.get(task.id, (None,))[0] != batch:
+        found[task.id] = batch, {}
+    return found[task.id][1]
 
 
 class Deduplicator:
@@ -77,7 +73,7 @@ class Deduplicator:
         self._main_topic = plan.options.topic
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
-        self._of_earlier_runs = _EARLIER_RUNS().stored_rows(task)
+        self._of_earlier_runs = _rows_of_earlier_runs(task)
         self._mark = TaskMark(session, self._options.group, task, plan.bookmarks)
         self._bookmarks = QueryBookmarks(session, self._options, plan.bookmarks)
         self._search = StoredRowsSearch(
