@@ -284,10 +284,12 @@ class SourceOptions:
         """
         check_options(raw)
         has_limits = _has_read_limits()
+        starting = _first(raw, _STARTINGS) or Bound(STARTING_OFFSETS.name, LATEST if streaming else EARLIEST)
         if streaming:
             if PUSH_FILTERS.get(raw):
                 _log.warning("[push-filters-ignored] option 'pushFilters' is for batch reads: a stream ignores it")
-            _refuse(raw, _ENDINGS, "is for batch reads: a stream has no end, leave it out")
+            for option in _set(raw, _ENDINGS):
+                raise ConfigError(f"option '{option.name}' is for batch reads: a stream has no end, leave it out")
             for option in _set(raw, () if has_limits else _LIMITS):
                 _log.warning(
                     "[read-limits-missing] option '%s' is ignored: this Spark has no read limits, they came with Spark "
@@ -297,13 +299,16 @@ class SourceOptions:
         else:
             for option in _set(raw, _LIMITS):
                 _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
-            _check_batch_start(raw)
+            if LATEST in starting.places:
+                raise ConfigError(
+                    "option 'startingOffsets' is latest (-1), where a batch read would read nothing: leave it out to "
+                    "begin at the earliest message, or give group, positions, or option 'startingTimestamp'"
+                )
         assigned, pattern = ASSIGN.read(raw), SUBSCRIBE_PATTERN.read(raw)
         given_filters = FILTERS.read(raw) or {}
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
         filters = filters_of(topics, given_filters, pattern)
         rows = row_format(raw, filters)
-        starting = _first(raw, _STARTINGS) or Bound(STARTING_OFFSETS.name, LATEST if streaming else EARLIEST)
         default_strategy = "latest" if starting.option == STARTING_TIMESTAMP.name else "error"
         return cls(
             client=ClientSettings.from_options(raw),
@@ -343,16 +348,6 @@ def row_format(raw: Mapping[str, str], filters: Mapping[str, tuple[str, ...]] = 
     )
 
 
-def _check_batch_start(raw: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if a batch read would begin at the end."""
-    starting = _first(raw, _STARTINGS)
-    if starting is not None and LATEST in starting.places:
-        raise ConfigError(
-            "option 'startingOffsets' is latest (-1), where a batch read would read nothing: leave it out to begin at "
-            "the earliest message, or give group, positions, or option 'startingTimestamp'"
-        )
-
-
 def _first(raw: Mapping[str, str], options: tuple[Option[Bound], ...]) -> Bound | None:
     """Return the bound of the first of `options` that is set."""
     return next((found for option in options if (found := option.read(raw)) is not None), None)
@@ -383,11 +378,6 @@ def check_options(raw: Mapping[str, str]) -> None:
 
 def _has_read_limits() -> bool:
     return find_spec("pyspark.sql.streaming.datasource") is not None
-
-
-def _refuse(raw: Mapping[str, str], options: tuple[Option[Any], ...], why: str) -> None:
-    for option in _set(raw, options):
-        raise ConfigError(f"option '{option.name}' {why}")
 
 
 def _set(raw: Mapping[str, str], options: tuple[Option[Any], ...]) -> list[Option[Any]]:
