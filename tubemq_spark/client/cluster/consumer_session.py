@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from tubemq_spark.client import system
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import MasterSession, MemberState, SessionExpiredError
 from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
@@ -58,7 +57,7 @@ class ConsumerSession(MasterSession):
         try:
             with self._lock:
                 self._join(wait)
-                self._master.retry(self._list_partitions)
+                self._master.retry(self._list)
                 self._wait_for_topics()
         except BaseException:  # also if Spark stops the process now
             self.close()
@@ -87,12 +86,6 @@ class ConsumerSession(MasterSession):
             self.topics, self._filters = tuple(topics), dict(filters)
             self._leave()
 
-    def refresh(self) -> Cluster:
-        """List the partitions again, and register again if needed. Raises as `register` does."""
-        with self._lock:
-            self._master.retry(self._list_partitions)
-            return self.cluster
-
     def refresh_soon(self) -> None:
         """As `refresh`, for a caller that goes on without an answer: ask each master once at most, and do not wait long
         for it, above all if no master has answered before. Raise `TransportError` if none answers in that time."""
@@ -102,9 +95,9 @@ class ConsumerSession(MasterSession):
         deadline = Deadline(within)
         with self._locked_within(within), self._master.within_deadline(deadline.left):
             try:
-                self._list_partitions(SessionExpiredError)
+                self._list(SessionExpiredError)
             except SessionExpiredError:
-                self._list_partitions()  # registers again
+                self._list()  # registers again
 
     def listed(self, *, once: bool = False) -> set[Partition]:
         """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones.
@@ -112,7 +105,7 @@ class ConsumerSession(MasterSession):
         With `once`, ask each master once at most instead of retrying.
         """
         with self._lock:
-            self._master.retry(self._list_partitions, once=once)
+            self._master.retry(self._list, once=once)
             return {one for layout in self._registry.listed.values() for one in layout.all_partitions()}
 
     def deployed(self) -> Mapping[tuple[str, int], TopicOnBroker]:
@@ -122,7 +115,7 @@ class ConsumerSession(MasterSession):
         not for unknown topics.
         """
         with self._lock:
-            self._master.retry(self._list_partitions)
+            self._master.retry(self._list)
             return self._registry.listed
 
     def forget_unlisted(self) -> None:
@@ -209,7 +202,7 @@ class ConsumerSession(MasterSession):
             self._master.close(Method.CONSUMER_CLOSE, self._close_request())
             self._master.state = MemberState.FORGOTTEN
 
-    def _list_partitions(self, forgotten: type[TransportError] = TransportError) -> None:
+    def _list(self, forgotten: type[TransportError] = TransportError) -> None:
         if self._left_out:
             self._leave()
         if not self._master.is_registered:
@@ -233,18 +226,16 @@ class ConsumerSession(MasterSession):
         """Wait until all topics are listed. Releases before 1.3 do not refuse an unknown topic, and a new master does
         not know all topics at once.
         """
-        settings, registry = self.settings, self._registry
-        # A master that forgets this client again and again must not keep us here for ever.
-        retries = Retries(settings.retry_for + settings.timings.topic_lists_fill_up, settings.clock)
-        while missing := [topic for topic in self.missing_topics if topic not in self._left_out]:
-            if not retries.pause(at_most=registry.complete_by - settings.clock.monotonic()):
-                if self._may_lack_topics:
-                    return
-                raise ConfigError(
-                    f"the master {self._master.address} knows no topic {', '.join(missing)}. "
-                    "Check option 'subscribe', or create the topic"
-                )
-            self._master.retry(self._list_partitions)
+
+        def missing() -> list[str]:
+            return [topic for topic in self.missing_topics if topic not in self._left_out]
+
+        self._list_until(lambda: not missing())
+        if (topics := missing()) and not self._may_lack_topics:
+            raise ConfigError(
+                f"the master {self._master.address} knows no topic {', '.join(topics)}. "
+                "Check option 'subscribe', or create the topic"
+            )
 
     def _heartbeat(self) -> None:
         report = pb.ClientSubRepInfo(

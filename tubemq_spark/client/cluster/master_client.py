@@ -252,6 +252,25 @@ class MasterSession:
         """Return the signed authorization for one request to a broker."""
         return authorization(self.settings.credentials, self.visit_token, self.settings.clock)
 
+    def refresh(self) -> Cluster:
+        """List the partitions again until a master answers, and register again if needed. Return the metadata. Raises
+        as `ConsumerSession.register` and `ProducerSession.add_topics` do."""
+        with self._lock:
+            self._master.retry(self._list)
+            return self.cluster
+
+    def _list_until(self, is_answered: Callable[[], bool]) -> None:
+        """List again while `is_answered` is False and the lists of a new master may still be short."""
+        clock, registry = self.settings.clock, self._registry
+        # A master that forgets this client again and again must not keep us here for ever.
+        retries = Retries(self.settings.retry_for + self.settings.timings.topic_lists_fill_up, clock)
+        while not is_answered() and retries.pause(at_most=registry.complete_by - clock.monotonic()):
+            self._master.retry(self._list)
+
+    def _list(self) -> None:
+        """Ask a master for the partitions, after registering if needed."""
+        raise NotImplementedError
+
     def _ask_for_token(self) -> int:
         """Return a new visit token. Ask each master once at most."""
         raise NotImplementedError

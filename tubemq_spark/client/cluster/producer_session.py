@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
 from tubemq_spark.client.cluster.master_client import MasterSession, MemberState
 from tubemq_spark.client.net.connection import FRAMINGS
-from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import (
@@ -78,9 +77,10 @@ class ProducerSession(MasterSession):
         with self._lock:
             self._declare(wanted)
             try:
-                self._master.retry(self._list_topics)
+                self._master.retry(self._list)
                 if self.cluster.missing(wanted):  # a master may list a topic one heartbeat after the one that names it
-                    self._list_until(lambda: not self.cluster.missing(wanted))
+                    self._master.retry(self._list)
+                    self._list_until(lambda: self._registry.is_complete or not self.cluster.missing(wanted))
             finally:
                 missing = self.cluster.missing(wanted)
                 self._topics -= frozenset(missing)
@@ -110,7 +110,7 @@ class ProducerSession(MasterSession):
             with self._locked_within(within), self._master.within_deadline(within):
                 self._declare(known.topics)
                 try:
-                    self._list_topics()
+                    self._list()
                 finally:
                     self._topics -= frozenset(self.cluster.missing(known.topics))
         except TransportError as error:
@@ -152,36 +152,20 @@ class ProducerSession(MasterSession):
         """
         # A master lists all partitions of a broker at once, so any of them answers for all.
         with self._lock:
+            self._master.retry(self._list)
             self._list_until(
                 lambda: (
-                    self._registry.excludes_broker(partition.broker_id)
+                    self._registry.is_complete
+                    or self._registry.excludes_broker(partition.broker_id)
                     or self.lists_any(partition.topic, partition.broker_id)
                 )
             )
             return partition in self.cluster.partitions(partition.topic)
 
-    def _list_until(self, is_answered: Callable[[], bool]) -> None:
-        """Ask once. Then repeat while `is_answered` is False and the lists of a new master may still be short."""
-        settings, registry = self.settings, self._registry
-        # A master that forgets this client again and again must not keep us here for ever.
-        retries = Retries(settings.retry_for + settings.timings.topic_lists_fill_up, settings.clock)
-        while True:
-            self._master.retry(self._list_topics)
-            if is_answered() or registry.is_complete:
-                return
-            if not retries.pause(at_most=registry.complete_by - settings.clock.monotonic()):
-                return
-
-    def refresh(self) -> Cluster:
-        """Ask for partitions and token until a master answers. Return the metadata. Raises as `add_topics` does."""
-        with self._lock:
-            self._master.retry(self._list_topics)
-            return self.cluster
-
     def refresh_once(self) -> None:
         """As `refresh`, but ask each master once at most."""
         with self._lock:
-            self._list_topics()
+            self._list()
 
     def lists(self, partition: Partition) -> bool:
         """Return True if `partition` accepts messages, because the master's last list has it."""
@@ -224,7 +208,7 @@ class ProducerSession(MasterSession):
         self._registry.expect_short_lists()
         self._handle(reply)
 
-    def _list_topics(self) -> None:
+    def _list(self) -> None:
         """Send a heartbeat, whose reply lists the topics."""
         if not self._master.is_registered:
             self._register()
@@ -246,7 +230,7 @@ class ProducerSession(MasterSession):
     def _heartbeat(self) -> None:
         with self._lock:
             if self._master.state is not MemberState.CLOSED:
-                self._list_topics()
+                self._list()
 
     def _handle(self, reply: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
         """Store the brokers, the visit token and the cluster's settings of a reply."""
