@@ -352,7 +352,7 @@ READING = (
         "task_without_heartbeat",
         "a task keeps its claim alive while it reads",
         CLAIM,
-        "            self._send_now([self._heartbeat()])\n",
+        "            self._send_now(self._heartbeat())\n",
         "            pass\n",
         ("errors_explained", "rival_harmless"),
     ),

@@ -124,7 +124,7 @@ class TaskClaim:
             reply = unwrap_reply(connection.reply(serial_no), broker_pb.HeartBeatResponseB2C, request.what)
             if reply.errCode == ErrCode.CERTIFICATE_FAILURE:
                 sent_at = settings.clock.monotonic()
-                renewed = self._send_now([request])[0]  # with a new visit token
+                renewed = self._send_now(request)  # with a new visit token
                 reply = unwrap_reply(renewed, broker_pb.HeartBeatResponseB2C, request.what)
             self.check(reply.errCode, reply.errMsg, request.what)
             for failure in reply.failureInfo:
@@ -163,7 +163,7 @@ class TaskClaim:
     def send_heartbeat(self) -> None:
         """Keep the claim alive. A reply that it is lost is left to the next request of the task."""
         if self.is_held:
-            self._send_now([self._heartbeat()])
+            self._send_now(self._heartbeat())
 
     def on_connected(self) -> None:
         self._unreachable_since = None
@@ -193,13 +193,14 @@ class TaskClaim:
             return
         request = self.requests.unregister(*self.place)
         try:
-            unwrap_reply(self._send_now([request])[0], broker_pb.RegisterResponseB2C, request.what)
+            unwrap_reply(self._send_now(request), broker_pb.RegisterResponseB2C, request.what)
         except TubeMQError as error:
             _log.info("%s: could not release the claim: %s", self.where, error)
 
     def _heartbeat(self) -> ServerRequest:
         return self.requests.heartbeat(self.broker, self.client_id, [self.partition])
 
-    def _send_now(self, requests: list[ServerRequest]) -> list[Outcome]:
+    def _send_now(self, request: ServerRequest) -> Outcome:
         settings = self.requests.settings
-        return send_requests(settings, requests, min(settings.timings.reader_close_timeout, settings.rpc_timeout))
+        timeout = min(settings.timings.reader_close_timeout, settings.rpc_timeout)
+        return send_requests(settings, [request], timeout)[0]
