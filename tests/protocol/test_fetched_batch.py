@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, StoredMessage, index_of, payload_sizes
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, StoredMessage, index_of, payload_size
 from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
 
@@ -71,7 +71,7 @@ def test_columns_are_messages_as_well() -> None:
     assert split is not None
     columns = split[1]
     assert [index_of(messages(n)[0], columns) for n in (1, 3, 9)] == [0, 2, 3]
-    assert sum(payload_sizes(columns)) == sum(payload_sizes(sent)) == 6
+    assert payload_size(columns) == payload_size(sent) == 6
     log = DeliveredLog()
     log.add(batch(1, 2))
     log.restart()

@@ -8,7 +8,7 @@ at the same counts has met all delivered messages, and no others between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -136,8 +136,8 @@ def index_of(wanted: StoredMessage, messages: Sequence[StoredMessage]) -> int:
     return next((index for index, other in enumerate(keys) if other == key), len(messages))
 
 
-def payload_sizes(messages: Sequence[Any]) -> Iterable[int]:
-    """Return the bytes of the messages' payloads: of each of them, or of all together."""
+def payload_size(messages: Sequence[Any]) -> int:
+    """Return how many bytes the messages' payloads have together."""
     if isinstance(messages, MessageColumns):
-        return (messages.size,)
-    return (len(message.payLoadData) for message in messages)
+        return messages.size
+    return sum(len(message.payLoadData) for message in messages)

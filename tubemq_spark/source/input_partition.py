@@ -23,7 +23,7 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.fetched_batch import FetchedBatch, payload_sizes
+from tubemq_spark.protocol.fetched_batch import FetchedBatch, payload_size
 from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import ExclusiveStores
@@ -107,7 +107,7 @@ def _gathered(batches: Iterable[FetchedBatch]) -> Iterator[list[FetchedBatch]]:
     for batch in batches:
         pending.append(batch)
         rows += len(batch.messages)
-        size += sum(payload_sizes(batch.messages))
+        size += payload_size(batch.messages)
         if rows >= ROWS or size >= GATHERED:
             yield pending
             pending, rows, size = [], 0, 0

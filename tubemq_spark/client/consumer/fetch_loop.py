@@ -25,7 +25,7 @@ from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, code_name, not_found_kind, reaction_to
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage, payload_sizes
+from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage, payload_size
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.range_state import Action, Command
 
@@ -274,10 +274,10 @@ class FetchLoop:
         self._is_served = code in (ErrCode.SUCCESS, ErrCode.SERVER_CONSUME_SPEED_LIMIT)
         if code == ErrCode.SUCCESS:
             lag = reply.currDataDlt if reply.HasField("currDataDlt") else -1
-            sizes = list(payload_sizes(messages))
-            self._throttle.on_fetched(sizes, lag, reply.requireSlow)
+            size = payload_size(messages)
+            self._throttle.on_fetched(size, lag, reply.requireSlow)
             COUNTERS().add(Count.FETCHES)
-            COUNTERS().add(Count.FETCHED_BYTES, sum(sizes))
+            COUNTERS().add(Count.FETCHED_BYTES, size)
             exact.on_fetch(reply.currOffset, reply.maxOffset, messages)
             is_stuck = not messages and reply.currOffset == self._empty_at
             self._empty_at = None if messages else reply.currOffset

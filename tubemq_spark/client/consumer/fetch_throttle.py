@@ -8,7 +8,6 @@ the broker reported last. Unlike the Java client, it chooses no limit before the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from functools import lru_cache
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
@@ -76,15 +75,15 @@ class FetchThrottle:
         wait = self._next_fetch - self._clock.monotonic()
         return wait if wait > _NEGLIGIBLE else 0.0
 
-    def on_fetched(self, sizes: Iterable[int], data_lag: int, require_slow: bool) -> None:
+    def on_fetched(self, size: int, data_lag: int, require_slow: bool) -> None:
         """Record a successful fetch, with messages or without.
 
-        `sizes` are the bytes of the messages, which may be summed up. `data_lag` is the lag that the broker reported,
-        in bytes, negative for none. With `require_slow` the broker asks for the slow pause.
+        `size` are the bytes of the messages. `data_lag` is the lag that the broker reported, in bytes, negative for
+        none. With `require_slow` the broker asks for the slow pause.
         """
         now = self._clock.monotonic()
         self._empty_fetches = 0
-        if exhausted := self._budget.spend(now, sizes, data_lag):
+        if exhausted := self._budget.spend(now, size, data_lag):
             rule, limit = exhausted
             what = f"a reader that lags by more than {limit.lag} B reads {limit.per_minute // _MEBIBYTE} MiB a minute"
             self._wait(now, limit.wait_ms, rule, what)
@@ -131,11 +130,10 @@ class _DataBudget:
         self._minute_ends = self._share_ends = float("-inf")
         self._in_minute = self._in_share = 0  # bytes
 
-    def spend(self, now: float, sizes: Iterable[int], data_lag: int) -> tuple[FlowRule, DataLimit] | None:
+    def spend(self, now: float, size: int, data_lag: int) -> tuple[FlowRule, DataLimit] | None:
         """Count the bytes. Return the limit if it is used up."""
         if not self.has_limits:
             return None
-        size = sum(sizes)
         self._in_share += size
         self._in_minute += size
         if data_lag >= 0:
