@@ -8,7 +8,7 @@ together. The user's group does not move.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,18 +162,8 @@ class Prober:
         counts: dict[Partition, int] = {}
         grown: set[Store] = set()
         for batch in write_batches(list(places)):
-            requests = {
-                partition: [self.visitor.seek(partition, places[partition]), self.visitor.fetch(partition, escape=True)]
-                for partition in batch
-                if partition.store not in grown
-            }
-            for partition, (seek, fetch) in self.visitor.exchange(requests).items():
-                try:
-                    at = unwrap_seek(seek)
-                    reply = unwrap_reply(fetch[1], broker_pb.GetMessageResponseB2C, fetch[0].what)
-                except TransportError as error:
-                    self.visitor.failed(partition, error)
-                    continue
+            left = {partition: places[partition] for partition in batch if partition.store not in grown}
+            for partition, at, reply in fetch_once(self.visitor, left):
                 if at.maxOffset != ends[partition.store]:
                     grown.add(partition.store)
                 elif at.currOffset == places[partition] and reply.errCode == ErrCode.NOT_FOUND:
@@ -234,6 +224,21 @@ def write_batches(partitions: Sequence[Partition]) -> list[Sequence[Partition]]:
     """Divide `partitions` into batches whose replies may be kept in memory together."""
     size = _PARTITIONS_PER_WRITE
     return [partitions[first : first + size] for first in range(0, len(partitions), size)]
+
+
+def fetch_once(
+    visitor: Visitor, places: Mapping[Partition, int]
+) -> Iterator[tuple[Partition, broker_pb.RegisterResponseB2C, broker_pb.GetMessageResponseB2C]]:
+    """Yield the replies to a seek and one fetch of each partition, but of those whose brokers do not answer."""
+    requests = {one: [visitor.seek(one, at), visitor.fetch(one, escape=True)] for one, at in places.items()}
+    for partition, (seek, (request, outcome)) in visitor.exchange(requests).items():
+        try:
+            sought = unwrap_seek(seek)
+            fetched = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, request.what)
+        except TransportError as error:
+            visitor.failed(partition, error)
+        else:
+            yield partition, sought, fetched
 
 
 def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:

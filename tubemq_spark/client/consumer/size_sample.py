@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.broker_requests import unwrap_seek
-from tubemq_spark.client.consumer.probe import write_batches
+from tubemq_spark.client.consumer.probe import fetch_once, write_batches
 from tubemq_spark.client.consumer.visitor import Visitor
-from tubemq_spark.client.net.rpc import unwrap_reply
-from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 
 _DATA_HEADER = 52  # bytes of a message in the data file besides its payload
 
@@ -52,14 +48,7 @@ def sample_sizes(visitor: Visitor, places: Mapping[Partition, int]) -> dict[Part
     """
     samples: dict[Partition, SizeSample] = {}
     for batch in write_batches(list(places)):
-        requests = {one: [visitor.seek(one, places[one]), visitor.fetch(one, escape=True)] for one in batch}
-        for partition, (seek, fetch) in visitor.exchange(requests).items():
-            try:
-                at = unwrap_seek(seek)
-                reply = unwrap_reply(fetch[1], pb.GetMessageResponseB2C, fetch[0].what)
-            except TransportError as error:
-                visitor.failed(partition, error)
-                continue
+        for partition, at, reply in fetch_once(visitor, {one: places[one] for one in batch}):
             if reply.errCode == ErrCode.SUCCESS:
                 payload = sum(len(message.payLoadData) for message in reply.messages)
                 entries = (max(at.maxOffset, reply.maxOffset) - at.currOffset) // UNIT
