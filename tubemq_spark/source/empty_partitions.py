@@ -7,13 +7,11 @@ entries, it is cheaper to count messages than to read all partitions.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.cluster_metadata import Cluster, by_store
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 
@@ -26,14 +24,10 @@ def empty_partitions(
     The proof is a sum: if the partitions of a store have as many messages from the start on as there are entries up to
     the end, and the store still ends there, then every entry was counted. Raises as `Prober.extents`.
     """
-    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
-    for partition in begin:
-        if partition in ends:
-            stores[partition.store].append(partition)
     sparse = [
         partitions
-        for partitions in stores.values()
-        if len(partitions) == cluster.partitions_in_store(partitions[0])
+        for partitions in by_store(partition for partition in begin if partition in ends).values()
+        if len(partitions) == len(cluster.store_members(partitions[0]))
         and _is_sparse(partitions, begin, ends, log_ends)
     ]
     if not sparse:

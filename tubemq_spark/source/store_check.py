@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.cluster_metadata import Cluster, by_store
 from tubemq_spark.client.consumer.probe import PartitionPosition, ProbeResult
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import (
@@ -90,11 +89,7 @@ def store_ranges(
     begin: Positions, ends: Positions, fingerprints: Fingerprints, cluster: Cluster
 ) -> Iterator[StoreRange]:
     """Yield the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
-    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
-    for partition in begin:
-        if partition in ends:
-            stores[partition.store].append(partition)
-    for store, partitions in stores.items():
+    for store, partitions in by_store(partition for partition in begin if partition in ends).items():
         members = sorted({*partitions, *cluster.store_members(partitions[0])})
         ids = {member.partition_id for member in members}
         yield StoreRange(

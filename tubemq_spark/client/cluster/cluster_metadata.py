@@ -7,6 +7,7 @@ registry only adds to its `cluster`, and knows by when (`complete_by`) a topic t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from operator import itemgetter
 
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import (
     Address,
     Broker,
@@ -61,10 +63,6 @@ class Cluster:
         """Return the partitions of `topic` on brokers whose address is known, ordered by broker and id."""
         return list(self._by_topic.get(topic, ()))
 
-    def partitions_in_store(self, partition: Partition) -> int:
-        """Return how many partitions share the store of `partition`, itself included; 0 if the store is unknown."""
-        return len(self.store_members(partition))
-
     def store_members(self, partition: Partition) -> list[Partition]:
         """Return the partitions that share the store of `partition`, itself included; none if the store is unknown."""
         layout = self.layouts.get((partition.topic, partition.broker_id))
@@ -78,6 +76,14 @@ class Cluster:
     def missing(self, topics: Iterable[str]) -> list[str]:
         """Return those of `topics` that have no partition here."""
         return [topic for topic in topics if not self.partitions(topic)]
+
+
+def by_store(partitions: Iterable[Partition]) -> Mapping[Store, list[Partition]]:
+    """Return those of the partitions that each store has."""
+    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
+    for partition in partitions:
+        stores[partition.store].append(partition)
+    return stores
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ forgot. The driver also claims all again once an hour, because servers drop grou
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
 from tubemq_spark.client import system
+from tubemq_spark.client.cluster.cluster_metadata import by_store
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
@@ -235,17 +235,11 @@ class GroupClaims:
         suspects = {partition for partition in held if self._claims[partition].is_suspect}
         for claim in self._claims.values():
             claim.is_suspect = False
-        if self._is_full_check_due(now):
+        if now - self._all_checked_at >= _ALL_PARTITIONS_CHECK:
             self._all_checked_at = now
             return set(held)
-        stores: defaultdict[Store, list[Partition]] = defaultdict(list)
-        for partition in held:
-            stores[partition.store].append(partition)
         self._checks += 1
-        return {partitions[self._checks % len(partitions)] for partitions in stores.values()} | suspects
-
-    def _is_full_check_due(self, now: float) -> bool:
-        return now - self._all_checked_at >= _ALL_PARTITIONS_CHECK
+        return {partitions[self._checks % len(partitions)] for partitions in by_store(held).values()} | suspects
 
     def _check(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
         """Return the ends of the partitions' stores, and the partitions that must be claimed again, with positions."""
