@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -94,8 +93,7 @@ def _framing(settings: ClientSettings, server: Server, seconds: float) -> CheckR
             )
         return failed("framing", server.subject, problem, remedy or f"check the port {address.port}")
     found = connection.framing
-    with suppress(TransportError, ProtocolError):
-        connection.close()
+    connection.close()
     if settings.framing is not None and settings.framing is not found:
         FRAMINGS().pop(address, None)
         return failed(
