@@ -398,18 +398,13 @@ class MicroBatchPlanner:
         if self._claims is None or self._claims.claim.query != query:
             if self._claims is not None:
                 self._claims.release()
-            claim = first_claim(query, self._options.client.clock.time())
             options = self._options
+            run = int(options.client.clock.time() * 1000)  # later runs are newer, unless the clock was set back
+            claim = ClaimId(query, run=run, batch=1, label=label_of(system.host_name()))
             self._claims = GroupClaims(
                 self._session, claim, options.claim_timeout, keeps_position=options.commit_offsets
             )
         return self._claims
-
-
-def first_claim(query: str, now: float) -> ClaimId:
-    """Return the driver's claim at the start of a run. `now` is in seconds since the epoch: a later run's claim is
-    newer, unless the clock was set back."""
-    return ClaimId(query, run=int(now * 1000), batch=1, label=label_of(system.host_name()))
 
 
 def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Store, float]:
