@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from numpy import bool_, int64, uint8
+    from numpy import bool_, int32, int64, uint8
     from numpy.typing import NDArray
 
 _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}  # type codes of `array`, by bits
@@ -73,6 +73,11 @@ def int64s(values: NDArray[int64], valid: NDArray[bool_] | None = None) -> pa.In
     """Return the values, null where they are not `valid`."""
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.int64(), len(values), [bits, pa.py_buffer(values)])
+
+
+def indexes(numbers: pa.Int32Array) -> NDArray[int32]:
+    """Return numbers without nulls. `pyarrow.Array.to_numpy` would import pandas."""
+    return np.frombuffer(numbers.buffers()[1], np.int32, len(numbers), 4 * numbers.offset)
 
 
 def repeated(one: pa.Array, count: int) -> pa.Array:

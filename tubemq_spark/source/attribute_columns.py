@@ -23,7 +23,7 @@ from tubemq_spark.protocol.message import (
     parse_msg_time,
 )
 from tubemq_spark.source import arrow_arrays
-from tubemq_spark.source.arrow_arrays import int64s, maps_of, slices
+from tubemq_spark.source.arrow_arrays import indexes, int64s, maps_of, slices
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def decode_headers(headers: pa.BinaryArray, zone: tzinfo) -> AttributeColumns | 
     names = keys.dictionary.to_pylist()
     if COMPRESSION_KEY.encode() in names:
         return None
-    named = np.frombuffer(keys.indices.buffers()[1], np.int32, len(keys))
+    named = indexes(keys.indices)
 
     def parts_with(key: str) -> NDArray[int64]:
         encoded = key.encode()
@@ -122,7 +122,7 @@ def _parsed(
     """Return the numbers in the values of some parts, and for which of them `parse` has returned one."""
     texts = values.take(int64s(parts)).dictionary_encode()
     known = [parse(text) for text in texts.dictionary.to_pylist()]
-    each = np.frombuffer(texts.indices.buffers()[1], np.int32, len(parts))
+    each = indexes(texts.indices)
     parsed, is_parsed = [one or 0 for one in known], [one is not None for one in known]
     return np.array(parsed, np.int64)[each], np.array(is_parsed, bool)[each]
 

@@ -18,12 +18,12 @@ from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, COMPRESSION_KEY, MAX_ATTRIBUTES, Attributes
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.source import arrow_arrays
-from tubemq_spark.source.arrow_arrays import int64s, slices
+from tubemq_spark.source.arrow_arrays import indexes, int64s, slices
 from tubemq_spark.source.attribute_columns import AttributeColumns, count_attributes, decode_headers
 from tubemq_spark.source.row_format import KEPT
 
 if TYPE_CHECKING:
-    from numpy import int32, int64
+    from numpy import int64
     from numpy.typing import NDArray
 
 ATTRIBUTE_BYTES = 32  # memory that an attribute takes in a row besides its text
@@ -98,7 +98,7 @@ def open_messages(
         encoded = pa.concat_arrays(each).dictionary_encode()
         headers, numbers = encoded.dictionary, encoded.indices
     counts = count_attributes(headers)
-    memory = ATTRIBUTE_BYTES * counts[_indexes(numbers)].sum() + sum(reply.size for reply in columns)
+    memory = ATTRIBUTE_BYTES * counts[indexes(numbers)].sum() + sum(reply.size for reply in columns)
     if memory > most or _PART_BYTES * counts.sum() > _MOST_FOR_PARTS or counts.max(initial=0) > MAX_ATTRIBUTES:
         return None
     found = decode_headers(headers, zone)
@@ -145,8 +145,3 @@ def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:
         else:
             parts.append(arrow_arrays.numbers(known, pa.int64()))
     return pa.concat_arrays(parts)
-
-
-def _indexes(numbers: pa.Int32Array) -> NDArray[int32]:
-    # `to_numpy` imports pandas, as `arrow_arrays` explains.
-    return np.frombuffer(numbers.buffers()[1], np.int32, len(numbers), 4 * numbers.offset)
