@@ -102,7 +102,7 @@ class GroupClaims:
 
     def take(
         self,
-        positions: Mapping[Partition, int | None] | Mapping[Partition, int],
+        positions: Mapping[Partition, int | None],
         read_status: ReadStatus = ReadStatus.NORMAL,
         retry_for: float | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class GroupClaims:
 
     def _take(
         self,
-        positions: Mapping[Partition, int | None] | Mapping[Partition, int],
+        positions: Mapping[Partition, int | None],
         read_status: ReadStatus,
         retry_for: float | None = None,
         *,
