@@ -110,7 +110,7 @@ class TruncationCheck:
         self, batches: Sequence[StoreRange], empty: Collection[Partition]
     ) -> tuple[list[StoreCheck], dict[PartitionPosition, ProbeResult]]:
         """Return the checks of some stores, and the answers to all their probes."""
-        clock = self.prober.settings.clock
+        clock = self.prober.visitor.settings.clock
         begun, now = clock.monotonic(), max(0, int(clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
         checks = self._store_checks(batches, results, now)

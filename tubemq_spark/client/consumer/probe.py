@@ -16,7 +16,6 @@ from tubemq_spark.client.consumer.broker_requests import Exchange, unwrap_seek
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
@@ -108,10 +107,6 @@ class Prober:
                 _log.info("%s: the broker does not say for now what is stored at %d", partition, position)
         return results
 
-    @property
-    def settings(self) -> ClientSettings:
-        return self.visitor.settings
-
     def extents(self, partitions: Iterable[Partition]) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
 
@@ -174,15 +169,15 @@ class Prober:
         return {one: count for one, count in counts.items() if extents[one].end == ends[one.store]}
 
     def _retries(self, what: str) -> Retries:
-        settings = self.settings
+        settings = self.visitor.settings
         return Retries(settings.retry_for, settings.clock, f"{what} in group {self.visitor.group}", _log)
 
     def _on_failed(self, retries: Retries, problem: TransportError, unserved: Collection[Partition]) -> None:
         """Pause before the next attempt, or raise `TransportError`."""
         if not retries.failed(f"{problem}; {len(unserved)} partitions are missing"):
             raise TransportError(
-                f"{problem}; gave up after {self.settings.retry_for:g} s. Check that the broker runs and can be "
-                "reached from this machine",
+                f"{problem}; gave up after {self.visitor.settings.retry_for:g} s. Check that the broker runs and can "
+                "be reached from this machine",
                 unserved=frozenset(unserved),
             )
 
