@@ -120,7 +120,7 @@ class AdminApi:
         try:
             answer = json.loads(reply.decode("utf-8", "replace"))
         except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
-            raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
+            answer = None
         if not isinstance(answer, dict):
             raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address")
         if answer.get("result") is not True:
