@@ -85,12 +85,11 @@ def open_messages(
     columns = [batch.messages for batch in batches if isinstance(batch.messages, MessageColumns)]
     if not columns or len(columns) < len(batches) or not all(reply.intact.all() for reply in columns):
         return None
-    begins = []
+    parts = []
     for reply in columns:
         if (begin := _bodies_begin(reply)) is None:
             return None
-        begins.append(begin)
-    parts = list(zip(columns, begins, strict=True))
+        parts.append((reply, begin))
     headers, numbers = arrow_arrays.binaries([b""]), arrow_arrays.zeros(sum(map(len, columns)))
     has_headers = any(reply.flags.any() for reply in columns)
     if has_headers and (needs_attributes or not all(_is_plain(*part) for part in parts)):
