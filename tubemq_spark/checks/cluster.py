@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tubemq_spark.checks.clocks import check_token_clock, refused_clock
-from tubemq_spark.checks.network import Server
+from tubemq_spark.checks.network import MAX_TIMEOUT, Server
 from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice, warning
 from tubemq_spark.checks.settings import CheckSettings
 from tubemq_spark.client.admin_api import matching_topics
@@ -61,7 +61,7 @@ def check_cluster(settings: CheckSettings, found: Found) -> list[CheckResult]:
     """Return the results, and note what the masters list. They must have been checked for connections before."""
     given = settings.client
     # Ask once: a check reports what is now.
-    client = replace(given, retry_for=0.0, rpc_timeout=min(5.0, given.rpc_timeout), master_reachable=True)
+    client = replace(given, retry_for=0.0, rpc_timeout=min(MAX_TIMEOUT, given.rpc_timeout), master_reachable=True)
     results = list(_check(replace(settings, client=client), found))
     now, signs = client.clock.time(), client.credentials is not None
     clock = check_token_clock(found.token, now, has_credentials=signs, subject=_masters(client))

@@ -13,7 +13,7 @@ from typing import Any
 
 from tubemq_spark.checks import worker_probe
 from tubemq_spark.checks.clocks import check_other_clock
-from tubemq_spark.checks.network import Server, check_servers
+from tubemq_spark.checks.network import MAX_TIMEOUT, Server, check_servers
 from tubemq_spark.checks.result import FAILED, CheckResult, failed, ok
 from tubemq_spark.checks.settings import check_settings
 from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
@@ -21,7 +21,6 @@ from tubemq_spark.client.settings import PASSWORD, PASSWORD_FILE, USER
 from tubemq_spark.protocol.metadata import Address
 
 _OF_DRIVER = {option.name.lower() for option in (USER, PASSWORD, PASSWORD_FILE)}
-_SECONDS = 5.0  # for a connection from an executor without this package
 
 
 def task_program(options: Mapping[str, str], servers: Sequence[Server]) -> Callable[[], str]:
@@ -33,7 +32,7 @@ def task_program(options: Mapping[str, str], servers: Sequence[Server]) -> Calla
     source = inspect.getsource(worker_probe)
     given = {name: value for name, value in options.items() if name.lower() not in _OF_DRIVER}
     addresses = [(one.address.host, one.address.port, one.role) for one in servers]
-    seconds = _SECONDS
+    seconds = MAX_TIMEOUT
 
     def program() -> str:
         import json

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from tubemq_spark.checks.cluster import Found
+from tubemq_spark.checks.network import MAX_TIMEOUT
 from tubemq_spark.checks.result import CheckResult, ok, warning
 from tubemq_spark.checks.settings import CheckSettings
 from tubemq_spark.client.cluster.master_client import new_client_id
@@ -61,7 +62,7 @@ def _holders(
     requests = GroupRequests(client, group)
     client_id = new_client_id("check", client.clock)
     asked = [requests.fetch(found.brokers[one.broker_id], one, client_id) for one in partitions]
-    outcomes = send_requests(client, asked, min(5.0, client.rpc_timeout))
+    outcomes = send_requests(client, asked, min(MAX_TIMEOUT, client.rpc_timeout))
     for partition, request, outcome in zip(partitions, asked, outcomes, strict=True):
         with suppress(TubeMQError):
             reply = unwrap_reply(outcome, pb.GetMessageResponseB2C, request.what)

@@ -15,7 +15,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Address
 
-_MAX_TIMEOUT = 5.0  # seconds for a step with one server: a check must end soon
+MAX_TIMEOUT = 5.0  # seconds for a step with one server: a check must end soon
 _MAX_AT_ONCE = 16
 _NETWORK = (
     "open the port from this machine in firewalls, security groups and network policies; check that {} is its address "
@@ -48,7 +48,7 @@ def check_servers(settings: ClientSettings, servers: Iterable[Server]) -> list[C
 
 def check_server(settings: ClientSettings, server: Server) -> Iterator[CheckResult]:
     """Yield the results of one server; the first failure is the last one."""
-    seconds = min(_MAX_TIMEOUT, settings.rpc_timeout)
+    seconds = min(MAX_TIMEOUT, settings.rpc_timeout)
     timings = replace(settings.timings, tls_handshake_timeout=min(seconds, settings.timings.tls_handshake_timeout))
     try:
         open_socket(server.address, seconds, None, timings).close()
