@@ -8,6 +8,7 @@ wire: TMaster, ClientSyncInfo, OpsSyncInfo.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
@@ -21,7 +22,7 @@ from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape, optional
 from tubemq_spark.testing.java import hash_order, is_blank
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
-from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
+from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.master.text_forms import parse_held_partitions
 from tubemq_spark.testing.request_checks import check_rules, consumer_topics, topic_filters
@@ -47,8 +48,7 @@ class ClientBalance:
         member = group.members[member.client_id]
         self._groups.held[member.client_id] = self._holding(reported) if request.subRepInfo.reportSubInfo else {}
         self._add_brokers(reply, optional(request.subRepInfo, "brokerConfigId"), tls)
-        reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
-        reply.authorizedInfo.CopyFrom(self._access.authorized())
+        self._add_settings(request, reply, group, member)
 
     def heartbeat(self, request: master_pb.HeartRequestC2MV2, reply: master_pb.HeartResponseM2CV2, tls: bool) -> None:
         """Record what the member holds; return broker list and metadata if they changed."""
@@ -62,8 +62,7 @@ class ClientBalance:
         self._add_brokers(reply, optional(report, "brokerConfigId"), tls)
         if self._is_overdue(member):
             _add_topics(reply, group, optional(report, "topicMetaInfoId"))
-        reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
-        reply.authorizedInfo.CopyFrom(self._access.authorized())
+        self._add_settings(request, reply, group, member)
 
     def partition_meta(
         self, request: master_pb.GetPartMetaRequestC2M, reply: master_pb.GetPartMetaResponseM2C, tls: bool
@@ -147,21 +146,15 @@ class ClientBalance:
             group.meta.update(meta)
             group.meta_id = self._lists.new_id(group.meta_id)
 
-    def _tasks(self, group: ConsumerGroup, member: Member, known: master_pb.OpsTaskInfo) -> master_pb.OpsTaskInfo:
-        tasks = master_pb.OpsTaskInfo()
+    def _add_settings(self, request: Any, reply: Any, group: ConsumerGroup, member: Member) -> None:
+        """Add the token, the order to consume from the latest that the member has not followed, and flow rules."""
+        reply.authorizedInfo.CopyFrom(self._access.authorized())
+        tasks = reply.opsTaskInfo
+        tasks.SetInParent()
         order = self._catalog.rules.from_max.get(group.name, UNKNOWN_ID)
         if order not in (UNKNOWN_ID, group.old_from_max_id, member.from_max_id):
             tasks.csmFrmMaxOffsetCtrlId = order
-        if (rule := self._catalog.default_flow) is not None:
-            tasks.defFlowCheckId = rule.rule_id
-            if rule.rule_id != optional(known, "defFlowCheckId"):
-                tasks.defFlowControlInfo = rule.info
-        if (rule := self._catalog.group_flows.get(group.name)) is not None:
-            tasks.groupFlowCheckId = rule.rule_id
-            tasks.qryPriorityId = rule.qry_priority_id
-            if rule.rule_id != optional(known, "groupFlowCheckId"):
-                tasks.groupFlowControlInfo = rule.info
-        return tasks
+        add_flow_rules(self._catalog, group.name, request.opsTaskInfo, tasks)
 
 
 def _add_topics(

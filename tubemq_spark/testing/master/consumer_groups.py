@@ -7,6 +7,7 @@ wire: ConsumerInfoHolder, HeartbeatManager, TMaster.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
@@ -16,7 +17,7 @@ from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError, RefusalError, bad_shape
+from tubemq_spark.testing.dispatch import DeclinedError, RefusalError, bad_shape, optional
 from tubemq_spark.testing.java import hash_order, split
 from tubemq_spark.testing.master.assignment import Orders
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
@@ -109,6 +110,20 @@ class ConsumerGroups:
         self._group_of.pop(client_id, None)
         self.held.pop(client_id, None)
         self.orders.drop(client_id)
+
+
+def add_flow_rules(catalog: Catalog, group: str, known: Any, reply: Any) -> None:
+    """Add the default flow rule and that of the group to `reply`: their ids, and the texts of those whose ids `known`,
+    a part of the request, does not name."""
+    if (rule := catalog.default_flow) is not None:
+        reply.defFlowCheckId = rule.rule_id
+        if rule.rule_id != optional(known, "defFlowCheckId"):
+            reply.defFlowControlInfo = rule.info
+    if (rule := catalog.group_flows.get(group)) is not None:
+        reply.groupFlowCheckId = rule.rule_id
+        reply.qryPriorityId = rule.qry_priority_id
+        if rule.rule_id != optional(known, "groupFlowCheckId"):
+            reply.groupFlowControlInfo = rule.info
 
 
 def _key(group: str, client_id: str) -> str:

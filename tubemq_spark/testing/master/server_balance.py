@@ -20,7 +20,7 @@ from tubemq_spark.testing.dispatch import bad_request, bad_shape, optional
 from tubemq_spark.testing.java import hash_order, is_blank, trim
 from tubemq_spark.testing.master.assignment import Shares, bound_shares, change, first_shares, next_shares
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
-from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
+from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.master.text_forms import SubscribeInfo, parse_subscribe_info
 from tubemq_spark.testing.request_checks import check_rules, consumer_topics, required_partitions, topic_filters
@@ -205,15 +205,7 @@ class ServerBalance:
             return
         reply.ssdStoreId = reply.defFlowCheckId = reply.groupFlowCheckId = reply.qryPriorityId = UNKNOWN_ID
         reply.defFlowControlInfo = reply.groupFlowControlInfo = " "
-        if (rule := self._catalog.default_flow) is not None:
-            reply.defFlowCheckId = rule.rule_id
-            if request.defFlowCheckId != rule.rule_id:
-                reply.defFlowControlInfo = rule.info
-        if (rule := self._catalog.group_flows.get(group.name)) is not None:
-            reply.groupFlowCheckId = rule.rule_id
-            reply.qryPriorityId = rule.qry_priority_id
-            if request.groupFlowCheckId != rule.rule_id:
-                reply.groupFlowControlInfo = rule.info
+        add_flow_rules(self._catalog, group.name, request, reply)
 
 
 def _subscribe_infos(texts: Iterable[str]) -> list[SubscribeInfo]:
