@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from typing import Concatenate, ParamSpec, TypeVar
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.testing.broker.flow_control import parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
@@ -97,9 +96,8 @@ class Administration:
         """Set the group's confirmed position, whichever client reads there: the next fetch begins at it."""
         self._target(topic, f"{broker_id}:{partition}")
         broker = self._servers.broker(broker_id).service
-        store = broker.stores.get(topic, partition // STORE_PARTITION_BASE)
-        within = 0 if store is None else max(store.min_offset, min(position, store.max_offset))
-        broker.offsets.move(Key(group, topic, partition), within)
+        low, high = broker.stores.extent(topic, partition)
+        broker.offsets.move(Key(group, topic, partition), max(low, min(position, high)))
 
     @on_thread
     def remove_group(self, group: str, broker_id: int | None = None) -> None:

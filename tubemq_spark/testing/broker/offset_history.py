@@ -36,7 +36,7 @@ def history_messages(
     time = datetime.fromtimestamp(wall_ms / 1000, timezone.utc).strftime("%Y%m%d%H%M%S")
     for group, of_group in groupby(sorted(offsets.recorded()), attrgetter("group")):
         topics = [
-            (topic, [(key, *_extent(stores, key), offsets.confirmed(key) or 0) for key in keys])
+            (topic, [(key, *stores.extent(key.topic, key.partition_id), offsets.confirmed(key) or 0) for key in keys])
             for topic, keys in groupby(of_group, attrgetter("topic"))
         ]
         make = _record_of_1_2 if release is Release.V1_2 else _record_of_2_1
@@ -49,11 +49,6 @@ def history_messages(
 
 _Topics = list[tuple[str, list[tuple[Key, int, int, int]]]]
 """Topics with the beginning and the end of each partition's store, and the group's position."""
-
-
-def _extent(stores: TopicStores, key: Key) -> tuple[int, int]:
-    store = stores.get(key.topic, key.partition_id // STORE_PARTITION_BASE)
-    return (0, 0) if store is None else (store.min_offset, store.max_offset)
 
 
 def _record_of_1_2(broker_id: int, group: str, time: str, topics: _Topics) -> dict[str, Any]:

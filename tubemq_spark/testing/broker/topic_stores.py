@@ -30,6 +30,11 @@ class TopicStores:
     def get(self, topic: str, store_id: int) -> Store | None:
         return self._stores.get((topic, store_id))
 
+    def extent(self, topic: str, partition_id: int) -> tuple[int, int]:
+        """Return where the partition's store begins and ends; zeros for a store that no request has reached."""
+        store = self.get(topic, partition_id // STORE_PARTITION_BASE)
+        return (0, 0) if store is None else (store.min_offset, store.max_offset)
+
     def of_topic(self, topic: str) -> dict[int, Store]:
         """Return the topic's stores by number."""
         return {store_id: store for (name, store_id), store in self._stores.items() if name == topic}

@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
-from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.web_port import Params, WebAnswer, WebError, names_in
 
@@ -44,16 +40,15 @@ class BrokerWebApi:
             infos = [self._topic_offsets(group, topic, own) for topic in deployed]
             if infos:
                 found.append({"groupName": group, "subInfo": infos, "topicCount": len(infos)})
-        return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": found, "totalCnt": len(found)}
+        return _data_set(found)
 
     def _topic_offsets(self, group: str, topic: str, own: set[Key]) -> WebAnswer:
         layout = self._catalog.layout(topic, self._service.broker_id)
         rows = []
         for number in layout.partition_ids if layout else ():
-            store = self._store(topic, number)
+            _, end = self._service.stores.extent(topic, number)
             key = Key(group, topic, number)
             confirmed = self._service.offsets.confirmed(key) if key in own else None
-            end = store.max_offset if store else 0
             rows.append(
                 {
                     "partitionId": number,
@@ -68,27 +63,25 @@ class BrokerWebApi:
     def _consumers(self, params: Params) -> WebAnswer:
         """Return the claims of the group, or of all groups."""
         groups = names_in(params, "groupName")
-        rows = [
-            {
-                "index": index,
-                "groupName": key.group,
-                "topicName": key.topic,
-                "partitionId": key.partition_id,
-                "consumerId": client_id,
-                "isRegOk": True,
-                "tmpOffset": self._service.offsets.in_flight(key),
-                "minOffset": store.min_offset if store else 0,
-                "maxOffset": store.max_offset if store else 0,
-                "zkOffset": self._service.offsets.confirmed(key),
-            }
-            for index, (key, client_id, store) in enumerate(self._claims(groups), 1)
-        ]
-        return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": rows, "totalCnt": len(rows)}
+        rows: list[WebAnswer] = []
+        for key in sorted(key for key in self._service.claims if not groups or key.group in groups):
+            low, high = self._service.stores.extent(key.topic, key.partition_id)
+            rows.append(
+                {
+                    "index": len(rows) + 1,
+                    "groupName": key.group,
+                    "topicName": key.topic,
+                    "partitionId": key.partition_id,
+                    "consumerId": self._service.claims[key].client_id,
+                    "isRegOk": True,
+                    "tmpOffset": self._service.offsets.in_flight(key),
+                    "minOffset": low,
+                    "maxOffset": high,
+                    "zkOffset": self._service.offsets.confirmed(key),
+                }
+            )
+        return _data_set(rows)
 
-    def _claims(self, groups: set[str]) -> Iterator[tuple[Key, str, Store | None]]:
-        for key, claim in sorted(self._service.claims.items()):
-            if not groups or key.group in groups:
-                yield key, claim.client_id, self._store(key.topic, key.partition_id)
 
-    def _store(self, topic: str, partition_id: int) -> Store | None:
-        return self._service.stores.get(topic, partition_id // STORE_PARTITION_BASE)
+def _data_set(rows: list[WebAnswer]) -> WebAnswer:
+    return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": rows, "totalCnt": len(rows)}
