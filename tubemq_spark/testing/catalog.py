@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
 
+HISTORY_PARTITIONS = 10  # of the brokers' own topic
+
 
 @dataclass
 class TopicLayout:
@@ -86,11 +88,9 @@ class Catalog:
     def layouts(self, topic: str) -> Mapping[int, TopicLayout]:
         """Return the topic's layout by broker id; empty for a topic that is not deployed."""
         if topic == OFFSET_HISTORY:
-            return {broker_id: TopicLayout(partitions=10, stores=1) for broker_id in self.brokers}
+            return {broker_id: TopicLayout(HISTORY_PARTITIONS, stores=1) for broker_id in self.brokers}
         return self.topics.get(topic, {})
 
     def layout(self, topic: str, broker_id: int) -> TopicLayout | None:
         """Return the topic's layout on the broker; None when the broker does not have it."""
-        if topic == OFFSET_HISTORY:
-            return self.layouts(topic).get(broker_id)
-        return self.topics.get(topic, {}).get(broker_id)
+        return self.layouts(topic).get(broker_id)

@@ -17,10 +17,9 @@ from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.message import encode_attributes, encode_payload
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.topic_stores import TopicStores
+from tubemq_spark.testing.catalog import HISTORY_PARTITIONS
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.java import filter_code
-
-_PARTITIONS = 10
 
 
 class HistoryMessage(NamedTuple):
@@ -44,7 +43,7 @@ def history_messages(
         code = filter_code(group)
         attributes = encode_attributes(None, str(code), time[:12]) + f",$groupName$={group}".encode()
         payload, _ = encode_payload(body, attributes)
-        yield HistoryMessage(abs(code) % _PARTITIONS, filter_code(str(code)), payload)
+        yield HistoryMessage(abs(code) % HISTORY_PARTITIONS, filter_code(str(code)), payload)
 
 
 _Topics = list[tuple[str, list[tuple[Key, int, int, int]]]]
