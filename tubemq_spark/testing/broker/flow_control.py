@@ -6,6 +6,9 @@ Clients apply the other types of rules, and all rules of groups. wire: ConsumerN
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
 from tubemq_spark.testing.catalog import Catalog
@@ -19,12 +22,13 @@ _DEFAULT_READ_POLICY = 300
 FIRST_READ = 327_680  # bytes of the first read of a claim
 
 
-def parse_data_limits(text: str) -> list[DataLimit]:
+@lru_cache(maxsize=16)  # a broker asks before each read
+def parse_data_limits(text: str) -> tuple[DataLimit, ...]:
     """Return the data limits in `text`; `ValueError` when the admin API would refuse it."""
     if not text.strip():
         raise ValueError("a flow rule is a JSON list, not blank")
     try:
-        return list(Limits.parse(text).data)
+        return Limits.parse(text).data
     except ProtocolError as error:
         raise ValueError(str(error)) from error
 
@@ -34,7 +38,6 @@ class FlowControl:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._parsed: tuple[str, list[DataLimit]] = ("", [])
 
     def read_policy(self, qry_priority_id: int) -> int:
         """Return the policy of a claim: its own, else that of the default rule, else the broker's."""
@@ -43,12 +46,9 @@ class FlowControl:
         rule = self._catalog.default_flow
         return rule.qry_priority_id if rule is not None and rule.qry_priority_id > 0 else _DEFAULT_READ_POLICY
 
-    def data_limits(self) -> list[DataLimit]:
+    def data_limits(self) -> tuple[DataLimit, ...]:
         rule = self._catalog.default_flow
-        text = rule.info if rule is not None else ""
-        if text != self._parsed[0]:
-            self._parsed = text, parse_data_limits(text) if text else []
-        return self._parsed[1]
+        return () if rule is None else parse_data_limits(rule.info)
 
 
 class ReadQuota:
@@ -64,7 +64,7 @@ class ReadQuota:
         self._read_size = FIRST_READ
         self.read_to = -2  # end of the last read in the data file
 
-    def allowed(self, limits: list[DataLimit], max_data_offset: int, escape: bool) -> int:
+    def allowed(self, limits: Sequence[DataLimit], max_data_offset: int, escape: bool) -> int:
         """Return the bytes that the next read may return; 0 or less: wait that many milliseconds."""
         if self.read_to < 0:
             return self._read_size
@@ -88,7 +88,7 @@ class ReadQuota:
         self._read_of_share += size
         self._read_of_limit += size
 
-    def _limit_for(self, limits: list[DataLimit], lag: int) -> DataLimit:
+    def _limit_for(self, limits: Sequence[DataLimit], lag: int) -> DataLimit:
         at = time_of_day(self._clock.wall_ms() / 1000)
         fitting = (limit for limit in limits if lag > limit.lag and limit.start <= at <= limit.end)
         return next(fitting, _UNLIMITED)
