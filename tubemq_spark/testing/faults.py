@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
@@ -63,10 +62,10 @@ class Conditions:
         return (
             self.method == name
             and self.server in (None, server)
-            and (self.client is None or self.client in _get(fields, "clientId", ""))
-            and self.group in (None, _get(fields, "groupName", None))
-            and self.topic in (None, _get(fields, "topicName", None))
-            and self.partition in (None, _get(fields, "partitionId", None))
+            and (self.client is None or self.client in getattr(fields, "clientId", ""))
+            and self.group in (None, getattr(fields, "groupName", None))
+            and self.topic in (None, getattr(fields, "topicName", None))
+            and self.partition in (None, getattr(fields, "partitionId", None))
         )
 
 
@@ -261,10 +260,6 @@ def _read(request: Request) -> tuple[str, Message | None]:
         fields.MergeFromString(request.data)
     except (ValueError, DecodeError):
         return "", None  # the server itself answers with the error
-    if method is Method.PARTITION_REGISTER and _get(fields, "opType", None) == OpType.UNREGISTER:
+    if method is Method.PARTITION_REGISTER and getattr(fields, "opType", None) == OpType.UNREGISTER:
         return _UNREGISTER, fields
     return method.name.lower(), fields
-
-
-def _get(fields: Message, name: str, default: Any) -> Any:
-    return getattr(fields, name, default)
