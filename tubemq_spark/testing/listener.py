@@ -55,10 +55,6 @@ class _Connection(Connection):
         self._paused = False  # by a peer that does not read its answers
         self._unsent = bytearray()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
-        self._waiting.clear()
-
     def pause_writing(self) -> None:
         super().pause_writing()
         self._paused = True
@@ -71,10 +67,6 @@ class _Connection(Connection):
 
     def _is_ending(self) -> bool:
         return self._transport is None or self._transport.is_closing()
-
-    def abort(self) -> None:
-        super().abort()
-        self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._silent or self._transport is None:
@@ -89,7 +81,7 @@ class _Connection(Connection):
 
     def _resume_requests(self) -> None:
         self._listener.node.tick()
-        while self._waiting and not (self._held or self._silent or self._paused):
+        while self._waiting and self._transport is not None and not (self._held or self._silent or self._paused):
             self._handle(self._waiting.popleft())
             if len(self._unsent) >= WRITE_AT:
                 self._flush()
