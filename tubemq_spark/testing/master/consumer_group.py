@@ -143,17 +143,10 @@ class ConsumerGroup:
     def _check_filters(self, member: Member, who: str) -> None:
         if member.filters == self._first.filters:
             return
-        text = f"{who} subscribe with filter condition {map_text(member.filters)} {_DIFFERS}"
-        if not self._first.filters:
-            text += ": topic without conditions"
-        elif not member.filters:
-            text = (
-                f"{who} subscribe without filter condition  {_DIFFERS}, "
-                f"existed topic conditions is {map_text(self._first.filters)}"
-            )
-        else:
-            text += f", existed topic conditions is {map_text(self._first.filters)}"
-        raise DeclinedError(ErrCode.CLIENT_INCONSISTENT_FILTERSET, text)
+        given, required = member.filters, self._first.filters
+        asked = f"with filter condition {map_text(given)}" if given else "without filter condition "
+        existed = f", existed topic conditions is {map_text(required)}" if required else ": topic without conditions"
+        raise DeclinedError(ErrCode.CLIENT_INCONSISTENT_FILTERSET, f"{who} subscribe {asked} {_DIFFERS}{existed}")
 
     def _check_same(self, member: Member, who: str, *names: str) -> None:
         for name in names:
