@@ -7,7 +7,6 @@ wire: DefBrokerRunManager, BrokerTopicInfoView, TMaster.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import (
@@ -25,11 +24,6 @@ from tubemq_spark.testing.master.text_forms import (
     format_consumer_topic,
     format_producer_topic,
 )
-
-
-class BrokerList(NamedTuple):
-    list_id: int
-    texts: list[str]
 
 
 class MetadataLists:
@@ -60,8 +54,11 @@ class MetadataLists:
         """The topics of all brokers, running or not."""
         return [OFFSET_HISTORY, *(topic for topic, layouts in self._catalog.topics.items() if layouts)]
 
-    def brokers(self, tls: bool) -> BrokerList:
-        """Return all configured brokers. One id covers plain and TLS lists, and changes with either."""
+    def brokers(self, tls: bool) -> tuple[int, list[str]]:
+        """Return the list's id, and the texts of all configured brokers.
+
+        One id covers plain and TLS lists, and changes with either.
+        """
         entries = self._entries()
         blank_tls = BROKER_PORT if self._release is Release.V1_2 else BROKER_TLS_PORT
         lists = (
@@ -71,7 +68,7 @@ class MetadataLists:
         if lists != self._known:
             self._known = lists
             self._list_id = self.new_id(self._list_id)
-        return BrokerList(self._list_id, list(lists[tls]))
+        return self._list_id, lists[tls]
 
     def broker(self, broker_id: int, *, tls: bool = False) -> Broker | None:
         """Return a running broker with the port for clients; None when it does not run."""
