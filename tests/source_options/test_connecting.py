@@ -25,7 +25,8 @@ from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQEr
 from tubemq_spark.protocol.auth import Credentials, master_certificate
 from tubemq_spark.protocol.metadata import Address, Broker, parse_master_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, authentication
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+from tubemq_spark.testing.authentication import AccessCheck
 
 # Masters
 
@@ -73,13 +74,13 @@ def strict(start: Start) -> EmbeddedTubeMQ:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[master_pb.AuthenticateInfo]:
     """The credentials that clients send to the master."""
     found: list[master_pb.AuthenticateInfo] = []
-    check = authentication.check_certificate
+    check = AccessCheck.check_credentials
 
-    def note(info: master_pb.MasterCertificateInfo, *args: Any, **given: Any) -> None:
+    def note(access: AccessCheck, info: master_pb.MasterCertificateInfo, *, produce: bool) -> None:
         found.append(info.authInfo)
-        check(info, *args, **given)
+        check(access, info, produce=produce)
 
-    monkeypatch.setattr(authentication, "check_certificate", note)
+    monkeypatch.setattr(AccessCheck, "check_credentials", note)
     return found
 
 

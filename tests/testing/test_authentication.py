@@ -10,7 +10,7 @@ from tests.testing.master.calls import MasterBench, StoppedClock
 from tubemq_spark.protocol.auth import Credentials, broker_authorization, master_certificate
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.authentication import VisitTokens, check_authorization, check_certificate
+from tubemq_spark.testing.authentication import AccessCheck, VisitTokens, check_authorization
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError
 
@@ -22,6 +22,11 @@ BOTH = ServerConfig(start_produce_authenticate=True, start_consume_authenticate=
 def claim(user: str = "ann", signature: str = "x", at: int = NOW) -> pb.MasterCertificateInfo:
     info = pb.AuthenticateInfo(userName=user, timestamp=at, nonce=1, othParams="", signature=signature)
     return pb.MasterCertificateInfo(authInfo=info)
+
+
+def check_credentials(info: pb.MasterCertificateInfo, config: ServerConfig, *, produce: bool) -> None:
+    clock = StoppedClock()
+    AccessCheck(clock, config, VisitTokens(clock, config)).check_credentials(info, produce=produce)
 
 
 @pytest.mark.parametrize(
@@ -38,25 +43,25 @@ def claim(user: str = "ann", signature: str = "x", at: int = NOW) -> pb.MasterCe
 @pytest.mark.parametrize("produce", [True, False])
 def test_masters_refuse_missing_or_old_credentials(info: pb.MasterCertificateInfo, text: str, produce: bool) -> None:
     with pytest.raises(DeclinedError) as caught:
-        check_certificate(info, BOTH, StoppedClock(), produce=produce)
+        check_credentials(info, BOTH, produce=produce)
     assert (caught.value.code, caught.value.text) == (415, f"Illegal value: {text}")
 
 
 @pytest.mark.parametrize("info", [claim(), claim(at=NOW - 20_000), claim(at=NOW + 20_000), claim(signature="wrong")])
 def test_masters_accept_any_recent_signature(info: pb.MasterCertificateInfo) -> None:
-    check_certificate(info, BOTH, StoppedClock(), produce=True)
+    check_credentials(info, BOTH, produce=True)
 
 
 def test_masters_accept_our_clients_credentials() -> None:
-    check_certificate(master_certificate(ANN, NOW, 7), BOTH, StoppedClock(), produce=False)
+    check_credentials(master_certificate(ANN, NOW, 7), BOTH, produce=False)
 
 
 @pytest.mark.parametrize("produce", [True, False])
 def test_each_role_has_its_own_setting(produce: bool) -> None:
     other = ServerConfig(start_produce_authenticate=not produce, start_consume_authenticate=produce)
-    check_certificate(pb.MasterCertificateInfo(), other, StoppedClock(), produce=produce)
+    check_credentials(pb.MasterCertificateInfo(), other, produce=produce)
     with pytest.raises(DeclinedError):
-        check_certificate(pb.MasterCertificateInfo(), other, StoppedClock(), produce=not produce)
+        check_credentials(pb.MasterCertificateInfo(), other, produce=not produce)
 
 
 def test_clients_receive_a_token_one_period_after_the_brokers() -> None:

@@ -96,7 +96,15 @@ class AccessCheck:
 
     def check_credentials(self, info: master_pb.MasterCertificateInfo, *, produce: bool) -> None:
         """Raise `DeclinedError` with 415 when the master requires credentials and these are wrong."""
-        check_certificate(info, self._config, self._clock, produce=produce)
+        if not _requires_credentials(self._config, produce):
+            return
+        claim = info.authInfo
+        if is_blank(claim.userName):
+            raise _illegal("authInfo.userName is Blank!")
+        if is_blank(claim.signature):
+            raise _illegal("authInfo.signature is Blank!")
+        if abs(self._clock.wall_ms() - claim.timestamp) > self._config.auth_valid_time_stamp_period * 1000:
+            raise _illegal("timestamp out of effective period in authenticateToken!")
 
     def check_active(self, client_id: str) -> None:
         """Raise `RefusalError` when another master is the active one."""
@@ -106,21 +114,6 @@ class AccessCheck:
     def authorized(self) -> master_pb.MasterAuthorizedInfo:
         """Return the token field of successful replies."""
         return master_pb.MasterAuthorizedInfo(visitAuthorizedToken=self._tokens.current)
-
-
-def check_certificate(
-    info: master_pb.MasterCertificateInfo, config: ServerConfig, clock: Clock, *, produce: bool
-) -> None:
-    """Check the credentials of a client's call to a master; `DeclinedError` with 415."""
-    if not (config.start_produce_authenticate if produce else config.start_consume_authenticate):
-        return
-    claim = info.authInfo
-    if is_blank(claim.userName):
-        raise _illegal("authInfo.userName is Blank!")
-    if is_blank(claim.signature):
-        raise _illegal("authInfo.signature is Blank!")
-    if abs(clock.wall_ms() - claim.timestamp) > config.auth_valid_time_stamp_period * 1000:
-        raise _illegal("timestamp out of effective period in authenticateToken!")
 
 
 def check_authorization(
@@ -140,9 +133,12 @@ def check_authorization(
     settled = clock.now() - registered_at > config.visit_token_check_in_valid_time
     if config.start_visit_token_check and settled and info.visitAuthorizedToken not in tokens.accepted:
         raise DeclinedError(ErrCode.CERTIFICATE_FAILURE, "Visit Authorized Token is invalid!")
-    required = config.start_produce_authenticate if produce else config.start_consume_authenticate
-    if required and is_blank(info.authAuthorizedToken):
+    if _requires_credentials(config, produce) and is_blank(info.authAuthorizedToken):
         raise DeclinedError(ErrCode.CERTIFICATE_FAILURE, "authAuthorizedToken is Blank!")
+
+
+def _requires_credentials(config: ServerConfig, produce: bool) -> bool:
+    return config.start_produce_authenticate if produce else config.start_consume_authenticate
 
 
 def _illegal(text: str) -> DeclinedError:
