@@ -103,25 +103,21 @@ def _level(shares: Shares, count: int) -> None:
         shares[client_id].setdefault(one.topic, []).append(one)
 
 
-@dataclass(frozen=True)
-class Change:
-    """The partitions that one member must release and take to reach its share."""
-
-    removed: list[Partition]
-    added: list[Partition]
-
-
 def change(
     share: Mapping[str, Sequence[Partition]], held: Mapping[str, Collection[Partition]], disabled: Collection[str]
-) -> Change:
-    """Return the change from `held` to `share`. Topics outside the share stay; `disabled` topics are released."""
-    removed, added = [], []
+) -> tuple[list[Partition], list[Partition]]:
+    """Return the partitions that a member with `held` must release, and those that it must take, to reach its share.
+
+    Topics outside the share stay; `disabled` topics are released.
+    """
+    removed: list[Partition] = []
+    added: list[Partition] = []
     for topic in hash_order(share):
         had = held.get(topic, ())
         wanted = () if topic in disabled else share[topic]
         removed += [one for one in hash_order(had) if one not in wanted]
         added += [one for one in wanted if one not in had]
-    return Change(removed, added)
+    return removed, added
 
 
 class EventType(IntEnum):

@@ -181,9 +181,9 @@ class ServerBalance:
             member = group.members.get(client_id)
             if member is not None:
                 held = self._groups.held.get(client_id, {})
-                step = change(shares[client_id], held, disabled)
-                removed = [self._info(member, one, held) for one in step.removed]
-                added = [self._info(member, one, held) for one in step.added]
+                released, taken = change(shares[client_id], held, disabled)
+                removed = [self._info(member, one, held) for one in released]
+                added = [self._info(member, one, held) for one in taken]
                 self._groups.orders.give(client_id, self._rebalances, removed, added)
 
     def _info(self, member: Member, partition: Partition, held: Holding) -> str:
