@@ -112,7 +112,7 @@ class EmbeddedCluster:
             master = next(
                 server.service for server in self.tubemq._servers.masters if not server.service.access.standby
             )
-            found = master._groups.get(group)
+            found = master._groups._groups.get(group)
             if found is None:
                 return Members([], "", [], [])
             held = [

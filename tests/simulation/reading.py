@@ -359,7 +359,7 @@ class ReadingSchedule(OperatedSchedule):
         left = {key: holder for key, holder in self.tubemq.claims().items() if key[0] == GROUP}
         if left:
             raise BrokenError("nothing_left", f"the query has ended, and {left} are held")
-        group = self.tubemq.servers.masters[0].service._groups.get(GROUP)
+        group = self.tubemq.servers.masters[0].service._groups._groups.get(GROUP)
         if group is not None and group.members:
             raise BrokenError(
                 "nothing_left", f"the query has ended, and {sorted(group.members)} are members of {GROUP}"

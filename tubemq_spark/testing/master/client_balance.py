@@ -77,9 +77,8 @@ class ClientBalance:
 
     def rebalance(self) -> None:
         """Update the metadata of all groups."""
-        for name in self._groups.names(client_balance=True):
-            if (group := self._groups.get(name)) is not None:
-                self._refresh(group)
+        for group in self._groups.all(client_balance=True):
+            self._refresh(group)
 
     def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
         client_id, group = self._access.new_consumer(request)

@@ -38,13 +38,14 @@ class ConsumerGroups:
         self.held: dict[str, Holding] = {}  # by client id
         self.orders = Orders()
 
-    def names(self, *, client_balance: bool) -> list[str]:
-        """Return the names of the groups with client-side or with server-side balance."""
-        kinds = {ConsumeType.CLIENT_BALANCE} if client_balance else {ConsumeType.NORMAL, ConsumeType.BOUND}
-        return hash_order(name for name, group in self._groups.items() if group.consume_type in kinds)
-
-    def get(self, name: str) -> ConsumerGroup | None:
-        return self._groups.get(name)
+    def all(self, *, client_balance: bool) -> list[ConsumerGroup]:
+        """Return the groups with client-side or with server-side balance."""
+        found = {
+            name: group
+            for name, group in self._groups.items()
+            if (group.consume_type is ConsumeType.CLIENT_BALANCE) is client_balance
+        }
+        return [found[name] for name in hash_order(found)]
 
     def find(self, name: str) -> ConsumerGroup:
         """Return a group; `DeclinedError` with 411 when there is none of that name."""

@@ -79,11 +79,8 @@ class ServerBalance:
     def rebalance(self) -> None:
         """Give orders to the groups whose members have done all previous ones."""
         self._rebalances += 1
-        names = self._groups.names(client_balance=False)
-        if not self._is_first_rebalance:
-            busy = self._busy_groups()
-            names = [name for name in names if name not in busy]
-        groups = [group for name in names if (group := self._groups.get(name)) is not None]
+        busy = () if self._is_first_rebalance else self._busy_groups()
+        groups = [group for group in self._groups.all(client_balance=False) if group.name not in busy]
         for group in groups:
             self._assign_bound(group)
         for group in groups:
