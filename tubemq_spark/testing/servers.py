@@ -103,24 +103,22 @@ class Servers:
             server.open()
             server.service.access.address = f"{HOST}:{server.plain.port}"
 
+    @property
+    def _all(self) -> list[Server[MasterService] | Server[BrokerService]]:
+        return [*self.masters, *self.brokers.values()]
+
     def close(self) -> None:
-        for master in self.masters:
-            master.close()
-        for broker in self.brokers.values():
-            broker.close()
+        for server in self._all:
+            server.close()
 
     def tick(self) -> None:
         """Run the timers of all servers that are due by the clock."""
-        for master in self.masters:
-            master.service.tick()
-        for broker in self.brokers.values():
-            broker.service.tick()
+        for server in self._all:
+            server.service.tick()
 
     def activity(self) -> Activity:
         """Return what the servers have done since their start."""
-        pairs = [(server.plain, server.tls) for server in self.masters]
-        pairs += [(server.plain, server.tls) for server in self.brokers.values()]
-        ports = [port for pair in pairs for port in pair if port is not None]
+        ports = [port for server in self._all for port in (server.plain, server.tls) if port is not None]
         # A service of TLS may be that of the plain port.
         services = dict.fromkeys(port.node.service for port in ports)
         calls: Counter[str] = Counter()
