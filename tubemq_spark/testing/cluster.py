@@ -19,7 +19,7 @@ from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
 from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
-from tubemq_spark.testing.port import HOST, Host, TLSFiles
+from tubemq_spark.testing.port import Host, TLSFiles
 from tubemq_spark.testing.servers import Activity, Servers
 from tubemq_spark.testing.stored_message import StoredMessage
 
@@ -112,12 +112,12 @@ class EmbeddedTubeMQ(Administration):
     @property
     def master(self) -> str:
         """All masters as `host:port,host:port`, for `tubemq.master`."""
-        return ",".join(f"{HOST}:{server.plain.port}" for server in self._servers.masters)
+        return ",".join(server.plain.address for server in self._servers.masters)
 
     @property
     def web_master(self) -> str:
         """The HTTP APIs of all masters in the same form. They manage topics, as on a real cluster."""
-        return ",".join(f"{HOST}:{server.web.port}" for server in self._servers.masters)
+        return ",".join(server.web.address for server in self._servers.masters)
 
     @property
     def admin_token(self) -> str:
@@ -127,10 +127,10 @@ class EmbeddedTubeMQ(Administration):
     @property
     def tls_master(self) -> str:
         """All masters' TLS ports in the same form; `ConfigError` without `tls`."""
-        ports = [server.tls.port for server in self._servers.masters if server.tls is not None]
-        if not ports:
+        addresses = [server.tls.address for server in self._servers.masters if server.tls is not None]
+        if not addresses:
             raise ConfigError("this cluster has no TLS: create it with tls=TLSFiles(cert, key)")
-        return ",".join(f"{HOST}:{port}" for port in ports)
+        return ",".join(addresses)
 
     @property
     @on_thread
@@ -140,7 +140,7 @@ class EmbeddedTubeMQ(Administration):
     @on_thread
     def broker_address(self, broker_id: int) -> str:
         """Return the broker's `host:port`."""
-        return f"{HOST}:{self._servers.broker(broker_id).plain.port}"
+        return self._servers.broker(broker_id).plain.address
 
     # -- messages -------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class _Acceptor:
             self._reserved.listen(1024)
         except OSError as error:
             raise OSError(
-                error.errno, f"{self._port.name} cannot listen on {HOST}:{self._port.port}: {error.strerror}"
+                error.errno, f"{self._port.name} cannot listen on {self._port.address}: {error.strerror}"
             ) from error
         self._listening, self._reserved = self._reserved, None
         self._port.port = self._listening.getsockname()[1]

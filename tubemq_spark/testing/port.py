@@ -73,6 +73,10 @@ class Port(ABC):
         self.is_open = False
         self._host = host
 
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
     @abstractmethod
     def connect(self) -> Connection:
         """Return the server's end of a connection that begins; only while the port is open."""

@@ -101,7 +101,7 @@ class Servers:
             self.add_broker()
         for server in self.masters:
             server.open()
-            server.service.access.address = f"{HOST}:{server.plain.port}"
+            server.service.access.address = server.plain.address
 
     @property
     def _all(self) -> list[Server[MasterService] | Server[BrokerService]]:

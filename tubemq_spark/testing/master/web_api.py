@@ -55,7 +55,7 @@ class MasterWebApi:
     def __call__(self, params: Params) -> WebAnswer | Redirect:
         active = next(one for one in self._servers.masters if not one.service.access.standby)
         if self._servers.master(self._number) is not active:
-            return Redirect(f"127.0.0.1:{active.web.port}")
+            return Redirect(active.web.address)
         method = params.get("method", "")
         if method not in self._methods:
             raise WebError("Bad request from client, unsupported method!")
