@@ -66,12 +66,12 @@ class Clock:
 
 
 class Period:
-    """A timer that is due every `seconds`."""
+    """A timer that is due every `seconds`, for the first time `delay` later."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: Clock, seconds: float, delay: float = 0.0) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._next = clock.now() + seconds
+        self._next = clock.now() + delay + seconds
 
     def is_due(self) -> bool:
         """Return True if a period has ended, and start the next one; several ended periods count as one."""

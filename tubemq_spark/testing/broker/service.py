@@ -90,7 +90,7 @@ class BrokerService:
         self._config = config
         self._clock = clock
         self._authorize = authorize
-        self._next_tick = clock.now() + _TICK
+        self._tick_due = Period(clock, _TICK)
         self._history_due = Period(clock, config.group_offset_scan_dur)
         self._message_ids = MessageIds(clock, config.message_id_phase)
         # The broker publishes one object under both service types, so either type reaches all methods.
@@ -126,10 +126,9 @@ class BrokerService:
 
     def tick(self) -> None:
         """Run the timers that are due by the clock."""
-        now = self._clock.now()
-        if now < self._next_tick:
+        if not self._tick_due.is_due():
             return
-        self._next_tick = now + _TICK
+        now = self._clock.now()
         for key in [key for key, claim in self.claims.items() if claim.expires_at <= now]:
             del self.claims[key]
             self.offsets.commit(key, False)

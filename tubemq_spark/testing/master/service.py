@@ -12,7 +12,7 @@ from functools import partial
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.testing.authentication import AccessCheck, VisitTokens
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Handler, Service
 from tubemq_spark.testing.master.client_balance import ClientBalance
@@ -37,7 +37,7 @@ class MasterService:
         self._groups = ConsumerGroups(self.access, catalog, clock, config)
         self._client_balance = ClientBalance(self.access, self._groups, self._lists, catalog, clock, config)
         self._server_balance = ServerBalance(self.access, self._groups, self._lists, catalog, config)
-        self._rebalance_at = self._first_rebalance_at()
+        self._rebalance_due = self._first_rebalance()
         self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
         self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
 
@@ -45,9 +45,7 @@ class MasterService:
         """Remove clients without heartbeats once a second, and rebalance when it is due."""
         self._producers.tick()
         self._groups.tick()
-        now = self._clock.now()
-        if now >= self._rebalance_at:
-            self._rebalance_at = now + self._config.consumer_balance_period
+        if self._rebalance_due.is_due():
             self._client_balance.rebalance()
             self._server_balance.rebalance()
 
@@ -62,10 +60,10 @@ class MasterService:
         """Behave as a new process: it knows no client, and its first rebalance is still to come."""
         self.forget()
         self._server_balance.restart()
-        self._rebalance_at = self._first_rebalance_at()
+        self._rebalance_due = self._first_rebalance()
 
-    def _first_rebalance_at(self) -> float:
-        return self._clock.now() + self._config.first_balance_delay + self._config.consumer_balance_period
+    def _first_rebalance(self) -> Period:
+        return Period(self._clock, self._config.consumer_balance_period, self._config.first_balance_delay)
 
     def _handlers(self, tls: bool) -> Mapping[Method, Handler]:
         producers, groups = self._producers, self._groups
