@@ -159,7 +159,7 @@ class TopicReader:
 
 
 class GroupMember(TopicReader):
-    """A reader that holds all partitions of the topics in `group`, which must not be None.
+    """A reader that holds all partitions of the topics in `group`.
 
     Entering raises `PartitionOccupiedError` if another client holds one for longer than `claim_timeout` seconds.
     """
@@ -167,7 +167,7 @@ class GroupMember(TopicReader):
     def __init__(
         self,
         settings: ClientSettings,
-        group: str | None,
+        group: str,
         *topics: str,
         claim_timeout: float = 0.0,
         zone: tzinfo = timezone.utc,
