@@ -14,7 +14,7 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.local_checks import require_spark
-from tubemq_spark.cli.moments import EARLIEST, EXPECTED, parse_place
+from tubemq_spark.cli.moments import EARLIEST, EXPECTED, Place, parse_place
 from tubemq_spark.cli.offsets import held, move
 from tubemq_spark.cli.output import confirm, note, print_json, print_plan, print_result
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
@@ -98,21 +98,12 @@ def redrive(
     reader = group or temporary_group()
     has_begun = False  # to write
     with held(GroupMember(connection.settings, reader, topic)) as member:
-        groups = {one: at.group for one, at in member.positions.items()}  # a new group stands at the earliest message
-        ends = {one: at.end for one, at in member.positions.items()}
-        begins = member.resolve(EARLIEST)  # the group may stand before it
-        starts = {one: max(at, begins[one]) for one, at in groups.items()} if place is None else member.resolve(place)
-        if group is not None and (expired := sorted(one for one in begins if groups[one] < starts[one] == begins[one])):
-            note(f"retention has removed messages of {', '.join(map(str, expired))} that group {group} had not reached")
+        positions = member.positions
+        groups = {one: at.group for one, at in positions.items()}  # a new group stands at the earliest message
+        ends = {one: at.end for one, at in positions.items()}
+        starts = _starts(member, groups, place, group, dry_run)
         last = [(one, end - UNIT) for one, end in ends.items() if starts[one] < end]
         first_ids = member.first_ids([*starts.items(), *last])
-        skipped = [one for one, start in starts.items() if start > max(groups[one], begins[one])]
-        if group is not None and skipped and not dry_run:
-            raise TubeMQError(
-                f"nothing is written: --from lies behind the position of group {group} in "
-                f"{', '.join(map(str, skipped))}, and the group would skip the dead letters before it. Leave out "
-                "--group, or --from"
-            )
         try:
             with _local_spark() as spark:
                 source = {
@@ -171,6 +162,28 @@ def redrive(
                 again_text = "; with --again, such rows become dead letters again, and the others are written"
                 raise ConfigError(str(error).removesuffix(ADVICE) + again_text) from None
             raise
+
+
+def _starts(
+    member: GroupMember, groups: Mapping[Partition, int], place: Place | None, group: str | None, dry_run: bool
+) -> dict[Partition, int]:
+    """Return where to begin: at `place`, by default at the positions in `groups`. Raise `TubeMQError` if `group`, which
+    the user has named, would skip letters."""
+    begins = member.resolve(EARLIEST)  # the group may stand before it
+    reached = {one: max(at, begins[one]) for one, at in groups.items()}
+    starts = reached if place is None else member.resolve(place)
+    if group is None:
+        return starts
+    if expired := sorted(one for one in begins if groups[one] < starts[one] == begins[one]):
+        note(f"retention has removed messages of {', '.join(map(str, expired))} that group {group} had not reached")
+    skipped = [one for one, start in starts.items() if start > reached[one]]
+    if skipped and not dry_run:
+        raise TubeMQError(
+            f"nothing is written: --from lies behind the position of group {group} in "
+            f"{', '.join(map(str, skipped))}, and the group would skip the dead letters before it. Leave out "
+            "--group, or --from"
+        )
+    return starts
 
 
 @contextmanager
