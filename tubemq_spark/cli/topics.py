@@ -22,6 +22,7 @@ from tubemq_spark.cli.output import confirm, note, print_result, print_rows, pro
 from tubemq_spark.cli.parameters import Json, Yes, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
 from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.protocol.metadata import TOPIC_NAME
 
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
@@ -36,7 +37,7 @@ app = typer.Typer(
 
 
 def _check_name(name: str) -> str:
-    if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
+    if TOPIC_NAME.fullmatch(name) is None:
         raise ConfigError(f"the topic name {name!r} must begin with a letter and have 1 to 64 letters, digits and _")
     return name
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Collection
 from typing import Concatenate, ParamSpec, TypeVar
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import TOPIC_NAME
 from tubemq_spark.testing.broker.flow_control import parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
@@ -59,7 +59,7 @@ class Administration:
 
         A topic that exists grows to these numbers. `max_msg_size` is in bytes, by default the cluster's.
         """
-        if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
+        if TOPIC_NAME.fullmatch(name) is None:
             raise ConfigError(
                 f"the topic name {name!r} must start with a letter and have 1 to 64 letters, digits and _"
             )

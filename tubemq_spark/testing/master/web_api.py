@@ -7,13 +7,13 @@ takes seconds on a real cluster and no time here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tubemq_spark.protocol.constants import BROKER_TLS_PORT, OFFSET_HISTORY
+from tubemq_spark.protocol.metadata import TOPIC_NAME
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.web_port import Params, Redirect, WebAnswer, WebError, names_in
 
@@ -175,7 +175,7 @@ class MasterWebApi:
     def _change(self, params: Params, change: Callable[[str, int, TopicChange | None], TopicChange]) -> WebAnswer:
         topics, brokers = names_in(params, "topicName"), names_in(params, "brokerId")
         for name in topics:
-            if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
+            if TOPIC_NAME.fullmatch(name) is None:
                 raise WebError(f"Illegal value in topicName parameter: {name}")
         if not topics or not brokers:
             raise WebError(f"The parameter {'brokerId' if topics else 'topicName'} is required!")
