@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.testing.master.calls import StoppedClock
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.testing.broker.flow_control import FIRST_READ, DataLimit, ReadQuota, parse_data_limits
 
 KIBIBYTE, MEBIBYTE = 1024, 1024 * 1024
@@ -62,7 +63,7 @@ def test_texts_without_a_rule_of_type_0(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "nonsense", "[{}]", text_of(), text_of({**RULE, "dltInM": 20})])
 def test_malformed_rules_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="flow rule"):
+    with pytest.raises(ConfigError, match="flow rule"):
         parse_data_limits(text)
 
 

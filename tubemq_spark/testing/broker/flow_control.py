@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tubemq_spark.errors import ProtocolError
+from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
@@ -24,13 +24,13 @@ FIRST_READ = 327_680  # bytes of the first read of a claim
 
 @lru_cache(maxsize=16)  # a broker asks before each read
 def parse_data_limits(text: str) -> tuple[DataLimit, ...]:
-    """Return the data limits in `text`; `ValueError` when the admin API would refuse it."""
+    """Return the data limits in `text`; `ConfigError` when the admin API would refuse it."""
     if not text.strip():
-        raise ValueError("a flow rule is a JSON list, not blank")
+        raise ConfigError("a flow rule is a JSON list, not blank")
     try:
         return Limits.parse(text).data
     except ProtocolError as error:
-        raise ValueError(str(error)) from error
+        raise ConfigError(str(error)) from error
 
 
 class FlowControl:
