@@ -10,7 +10,7 @@ from tests.testing.master.calls import MasterBench, StoppedClock
 from tubemq_spark.protocol.auth import Credentials, broker_authorization, master_certificate
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.authentication import AccessCheck, VisitTokens, check_authorization
+from tubemq_spark.testing.authentication import AccessCheck, BrokerAccess, VisitTokens
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError
 
@@ -105,11 +105,12 @@ def test_a_client_keeps_its_token_for_16_minutes_at_least() -> None:
 class Broker:
     def __init__(self, **settings: bool) -> None:
         self.clock = StoppedClock()
-        self.config = ServerConfig(**settings)  # type: ignore[arg-type]  # switches alone
-        self.tokens = VisitTokens(self.clock, self.config)
+        config = ServerConfig(**settings)  # type: ignore[arg-type]  # switches alone
+        self.tokens = VisitTokens(self.clock, config)
+        self._access = BrokerAccess(self.clock, config, self.tokens)
 
     def check(self, info: broker_pb.AuthorizedInfo, produce: bool = True) -> None:
-        check_authorization(info, self.config, self.clock, self.tokens, produce=produce, registered_at=0.0)
+        self._access.check(info, produce)
 
 
 def test_brokers_check_visit_tokens_only_some_time_after_their_registration() -> None:

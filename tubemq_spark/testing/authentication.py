@@ -116,25 +116,26 @@ class AccessCheck:
         return master_pb.MasterAuthorizedInfo(visitAuthorizedToken=self._tokens.current)
 
 
-def check_authorization(
-    info: broker_pb.AuthorizedInfo,
-    config: ServerConfig,
-    clock: Clock,
-    tokens: VisitTokens,
-    *,
-    produce: bool,
-    registered_at: float,
-) -> None:
-    """Check the credentials of a send, register, unregister or heartbeat at a broker; `DeclinedError` with 415.
+class BrokerAccess:
+    """One per broker. `registered_at` is when it last registered at the master, by the clock.
 
-    `registered_at` is when the broker last registered at the master, by `clock.now()`. For a while after that it
-    accepts any visit token, because it may not know all of them yet.
+    For a while after that it accepts any visit token, because it may not know all of them yet.
     """
-    settled = clock.now() - registered_at > config.visit_token_check_in_valid_time
-    if config.start_visit_token_check and settled and info.visitAuthorizedToken not in tokens.accepted:
-        raise DeclinedError(ErrCode.CERTIFICATE_FAILURE, "Visit Authorized Token is invalid!")
-    if _requires_credentials(config, produce) and is_blank(info.authAuthorizedToken):
-        raise DeclinedError(ErrCode.CERTIFICATE_FAILURE, "authAuthorizedToken is Blank!")
+
+    def __init__(self, clock: Clock, config: ServerConfig, tokens: VisitTokens) -> None:
+        self._clock = clock
+        self._config = config
+        self._tokens = tokens
+        self.registered_at = clock.now()
+
+    def check(self, info: broker_pb.AuthorizedInfo, produce: bool) -> None:
+        """Check the credentials of a send, register, unregister or heartbeat; `DeclinedError` with 415."""
+        config = self._config
+        settled = self._clock.now() - self.registered_at > config.visit_token_check_in_valid_time
+        if config.start_visit_token_check and settled and info.visitAuthorizedToken not in self._tokens.accepted:
+            raise DeclinedError(ErrCode.CERTIFICATE_FAILURE, "Visit Authorized Token is invalid!")
+        if _requires_credentials(config, produce) and is_blank(info.authAuthorizedToken):
+            raise DeclinedError(ErrCode.CERTIFICATE_FAILURE, "authAuthorizedToken is Blank!")
 
 
 def _requires_credentials(config: ServerConfig, produce: bool) -> bool:

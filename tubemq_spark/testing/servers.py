@@ -10,8 +10,7 @@ from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, Framing, Method
-from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.authentication import VisitTokens, check_authorization
+from tubemq_spark.testing.authentication import BrokerAccess, VisitTokens
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.web_api import BrokerWebApi
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
@@ -86,7 +85,7 @@ class Servers:
         self._clock = clock
         self._faults = faults
         self._tokens = VisitTokens(clock, config)
-        self._registered_at: dict[int, float] = {}  # time of each broker's last registration at the masters
+        self._access: dict[int, BrokerAccess] = {}
 
     def open(self, masters: int, brokers: int, port: int, web_port: int) -> None:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
@@ -172,32 +171,22 @@ class Servers:
 
     def add_broker(self) -> int:
         broker_id = len(self.brokers) + 1
-
-        def authorize(info: pb.AuthorizedInfo, produces: bool) -> None:
-            check_authorization(
-                info,
-                self.config,
-                self._clock,
-                self._tokens,
-                produce=produces,
-                registered_at=self._registered_at[broker_id],
-            )
-
-        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, authorize)
+        access = self._access[broker_id] = BrokerAccess(self._clock, self.config, self._tokens)
+        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, access.check)
         web = BrokerWebApi(service, self.catalog)
         server = self._server(f"broker {broker_id}", service, service.service, service.service, web)
         server.open()
         self.brokers[broker_id] = server
         tls_port = None if server.tls is None else server.tls.port
         self.catalog.brokers[broker_id] = BrokerEntry(broker_id, HOST, server.plain.port, tls_port)
-        self._register(broker_id)
         return broker_id
 
     def start_broker(self, broker_id: int) -> None:
         server = self.broker(broker_id)
         if not server.is_open:
             server.open()
-            self._register(broker_id)
+            self._access[broker_id].registered_at = self._clock.now()
+            self.catalog.brokers[broker_id].online = True
 
     def stop_broker(self, broker_id: int) -> None:
         server = self.broker(broker_id)
@@ -211,10 +200,11 @@ class Servers:
         server = self.broker(broker_id)
         if not server.is_open:
             return
-        run = self._registered_at[broker_id]
+        access = self._access[broker_id]
+        run = access.registered_at
 
         def miss_heartbeats() -> None:
-            if not server.is_open and self._registered_at[broker_id] == run:
+            if not server.is_open and access.registered_at == run:
                 self.catalog.brokers[broker_id].online = False
 
         server.service.tick()
@@ -240,10 +230,6 @@ class Servers:
         if not layouts:
             self.catalog.topics.pop(topic, None)
         self.broker(broker_id).service.stores.drop_topic(topic)
-
-    def _register(self, broker_id: int) -> None:
-        self._registered_at[broker_id] = self._clock.now()
-        self.catalog.brokers[broker_id].online = True
 
     def _server(self, name: str, service: T, plain: Service, tls: Service, web: WebApi) -> Server[T]:
         def listener(handlers: Service, files: TLSFiles | None) -> Listener:
