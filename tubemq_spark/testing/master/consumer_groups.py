@@ -74,8 +74,7 @@ class ConsumerGroups:
 
     def beat(self, group: str, client_id: str) -> None:
         """Record a heartbeat; `DeclinedError` with 411 when the member is unknown."""
-        if unknown := self._heartbeats.beat(_key(group, client_id)):
-            raise DeclinedError(ErrCode.HB_NO_NODE, f"Update consumer node exception:{unknown}")
+        self._heartbeats.beat(_key(group, client_id), "Update consumer node exception:")
 
     def is_alive(self, group: str, client_id: str) -> bool:
         return _key(group, client_id) in self._heartbeats

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.clock import Clock, Period
+from tubemq_spark.testing.dispatch import DeclinedError
 
 _SCAN_PERIOD = 1.0
 
@@ -23,12 +25,11 @@ class Heartbeats:
     def start(self, key: str) -> None:
         self._deadlines[key] = self._clock.now() + self._timeout
 
-    def beat(self, key: str) -> str | None:
-        """Record a heartbeat and return None; for an unknown key return the master's error text."""
+    def beat(self, key: str, problem: str = "") -> None:
+        """Record a heartbeat; for an unknown key raise `DeclinedError` with 411, whose text begins with `problem`."""
         if key not in self._deadlines:
-            return f"Invalid node id:{key}, you have to append node first!"
+            raise DeclinedError(ErrCode.HB_NO_NODE, f"{problem}Invalid node id:{key}, you have to append node first!")
         self.start(key)
-        return None
 
     def stop(self, key: str) -> None:
         self._deadlines.pop(key, None)

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID
-from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.request_checks import Field, producer_topics
@@ -41,8 +39,7 @@ class Producers:
     def heartbeat(self, request: master_pb.HeartRequestP2M, reply: master_pb.HeartResponseM2P, tls: bool) -> None:
         """Return the topics, and the brokers if their list changed. 411 for an unknown producer."""
         client_id, topics = self._check(request)
-        if unknown := self._heartbeats.beat(client_id):
-            raise DeclinedError(ErrCode.HB_NO_NODE, unknown)
+        self._heartbeats.beat(client_id)
         reply.brokerCheckSum, texts = self._lists.brokers(tls)
         if reply.brokerCheckSum != request.brokerCheckSum:
             reply.brokerInfos.extend(texts)
