@@ -118,6 +118,7 @@ def test_a_topic_that_a_master_removed_for_ever_is_removed(
     tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TubeMQ's enumeration has this state, 3; no server was seen to show it."""
+    tubemq.create_topic("removed")
     admin = AdminApi(parse_master_addresses(tubemq.web_master), token=tubemq.admin_token)
     rows = [{**row, "topicStatusId": 3} for row in admin.topics()]
     monkeypatch.setattr(AdminApi, "topics", lambda self, name: rows)
