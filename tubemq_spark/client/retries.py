@@ -17,9 +17,8 @@ from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock, time_of_day
 from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.runtime import PerProcess
+from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
-_FIRST_OUTAGE_WARNING = 5.0  # seconds; shorter outages are not logged
-_NEXT_OUTAGE_WARNING = 60.0  # seconds; between two warnings about one outage
 # Seconds without a failure, after which a failure begins another outage. A producer tries a lost broker every 120 s.
 _OUTAGE_FORGOTTEN = 300.0
 
@@ -62,7 +61,8 @@ class _Outage:
 class OutageLog:
     """The outages of this process, by subject. Safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, timings: Timings = DEFAULT_TIMINGS) -> None:
+        self.timings = timings
         self._outages: dict[Hashable, _Outage] = {}
         self._lock = system.Lock()
 
@@ -95,9 +95,9 @@ class OutageLog:
                 outage = self._outages[subject] = _Outage(clock, now if since is None else since, now)
             outage.last = now
             if outage.warned_at is None:
-                due = now if at_once else outage.since + _FIRST_OUTAGE_WARNING
+                due = now if at_once else outage.since + self.timings.first_outage_warning
             else:
-                due = outage.warned_at + _NEXT_OUTAGE_WARNING
+                due = outage.warned_at + self.timings.next_outage_warning
             if now < due:
                 return
             outage.warned_at = now

@@ -29,6 +29,8 @@ class Timings:
     topic_lists_fill_up: float = 5.0  # time in which a topic must appear in the lists of a new session
     deployed_topic_max_pause: float = 2.0  # between two requests that ask whether a missing topic has appeared
     topic_partitions_fresh: float = 30.0  # time for which the list of all partitions of a topic is reused
+    first_outage_warning: float = 5.0  # shorter outages are not logged
+    next_outage_warning: float = 60.0  # between two warnings about one outage
 
     # consumer: claims and fetches
     claim_proof_max_age: float = 1.0  # an older proof of the claim is renewed before messages are delivered

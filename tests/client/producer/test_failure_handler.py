@@ -16,7 +16,9 @@ from tests.waiting import wait_until
 from tubemq_spark.client.producer.failure_handler import DeliveryTimeout
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import RecordBatch
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -27,7 +29,7 @@ LOOK_UP = 3.0  # seconds that a look-up gets at least
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubemq_spark.client.retries._FIRST_OUTAGE_WARNING", 0.0)
+    monkeypatch.setattr(OUTAGES(), "timings", Timings(first_outage_warning=0.0))
 
 
 @pytest.fixture
