@@ -108,7 +108,7 @@ _REACTIONS = {
     Reaction.RETRY: ("retries", "`ServerError`"),
     Reaction.WAIT: ("waits and asks again", "`ServerError`"),
     Reaction.CLAIM_LOST: ("claims the partition again, or ends the task", "`FencedError`, `PartitionOccupiedError`"),
-    Reaction.OTHER_MEMBERS: ("waits for `tubemq.claim.timeoutMs`", "`ConfigError`"),
+    Reaction.OTHER_MEMBERS: ("waits for `tubemq.claim.timeoutMs` when a query starts", "`ConfigError`"),
     Reaction.FIX_CONFIG: ("fails", "`ConfigError`"),
     Reaction.FIX_CREDENTIALS: ("fails", "`AuthError`"),
     Reaction.FAIL: ("fails", "`ServerError`"),

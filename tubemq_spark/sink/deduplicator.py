@@ -48,15 +48,14 @@ _ADVICE = (
     "task that were not found, and may store some twice"
 )
 
-
 # What earlier runs have stored of the batch that each query attempts now: the run and the number of the batch, and its
 # rows by topic, found by one search for all its tasks.
-_of_earlier_runs: PerProcess[dict[str | None, tuple[tuple[str | None, int], dict[str, StoredRows]]]] = PerProcess(dict)
+_EARLIER_RUNS: PerProcess[dict[str | None, tuple[tuple[str | None, int], dict[str, StoredRows]]]] = PerProcess(dict)
 
 
 def _rows_of_earlier_runs(task: WriteTask) -> dict[str, StoredRows]:
     """Return the rows of the task's batch, by topic; the caller fills it. Forget those of the query's other batches."""
-    found, batch = _of_earlier_runs(), (task.run, task.batch)
+    found, batch = _EARLIER_RUNS(), (task.run, task.batch)
     if found.get(task.id, (None,))[0] != batch:
         found[task.id] = batch, {}
     return found[task.id][1]

@@ -51,8 +51,8 @@ class ConsumerSession(MasterSession):
         """Join the group, list the partitions of its topics, and start the heartbeat. If members have other topics or
         filters, or are another kind of consumer, `wait` so many seconds: one that was killed is a member for 30 s more.
 
-        Raise `ConfigError` if a topic is unknown that must not lack, or another kind of consumer uses the group,
-        `AuthError` if the credentials or the group's permissions do not suffice, `TransportError` if no master answers.
+        Raise `ConfigError` if a topic is unknown that must not lack, or such members stay for longer, `AuthError` if
+        the credentials or the group's permissions do not suffice, `TransportError` if no master answers.
         """
         try:
             with self._lock:

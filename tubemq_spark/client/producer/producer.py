@@ -278,7 +278,7 @@ class Producer:
         self._update_partitioner()
         self._targets.renew()
         self._connect()
-        lanes = queue.lanes()
+        lanes = [lane for lane in queue.lanes() if self._send_next(lane)]
         while lanes:  # a batch for each in turn
             lanes = [lane for lane in lanes if self._send_next(lane)]
         if queue.waiting == before:
@@ -289,13 +289,15 @@ class Producer:
     def _send_next(self, lane: SendLane) -> bool:
         """Send the next batch of a lane if that is possible now."""
         if lane.partition is not None:
-            parts = [(lane.partition, slice(self._partitioner.most(lane.partition)))]
-        elif not lane.waiting or self._sender.recently_connecting:
+            most = self._partitioner.most(lane.partition)
+            batch = self._queue.take(lane, most) if most else None
+            if batch is not None:
+                self._submit(batch, lane.partition)
+            return batch is not None
+        if not lane.waiting or self._sender.recently_connecting:
             return False
-        else:
-            parts = self._partitioner.spread(lane.id.topic, len(lane.waiting[0]))
-        most = max((part.stop for _, part in parts), default=0)
-        batch = self._queue.take(lane, most) if most else None
+        parts = self._partitioner.spread(lane.id.topic, len(lane.waiting[0]))
+        batch = self._queue.take(lane, max(part.stop for _, part in parts)) if parts else None
         if batch is None:
             return False
         for partition, part in parts:

@@ -47,8 +47,8 @@ class RecordMetadata(NamedTuple):
 
 
 class RecordPlaces(NamedTuple):
-    """Where records of one partition are stored, in columns. `append_times` are in milliseconds since the epoch on the
-    broker's clock, None for records that only a look-up found."""
+    """Where records of one partition are stored, in columns. `offsets` are as in `RecordMetadata`; `append_times` are
+    in milliseconds since the epoch on the broker's clock, None for records that only a look-up found."""
 
     partition: Partition
     message_ids: Sequence[int]
@@ -82,7 +82,7 @@ class RecordBatch:
     keys: list[bytes | None] = field(init=False)
     failure: SendFailure | None = None
     was_silent: bool = False  # whether the last send failed because the broker did not answer in time
-    # Of the last send, if there was one:
+    # Of the last send, if there was one; the partition also of a send for which its broker could not be reached:
     partition: Partition = field(init=False)
     earliest_offset: int | None = None  # the partition's offset at or behind which the records are stored
     answered: int = 0  # records, the first ones
