@@ -168,7 +168,7 @@ def _starts(
     member: GroupMember, groups: Mapping[Partition, int], place: Place | None, group: str | None, dry_run: bool
 ) -> dict[Partition, int]:
     """Return where to begin: at `place`, by default at the positions in `groups`. Raise `TubeMQError` if `group`, which
-    the user has named, would skip letters."""
+    the user has named, would skip letters, but not in a `dry_run`."""
     begins = member.resolve(EARLIEST)  # the group may stand before it
     reached = {one: max(at, begins[one]) for one, at in groups.items()}
     starts = reached if place is None else member.resolve(place)

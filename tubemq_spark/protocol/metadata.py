@@ -27,7 +27,7 @@ MAX_PARTITIONS_ON_BROKER = 10_000  # of one topic
 MAX_PARTITIONS_OF_TOPIC = 100_000
 MAX_PARTITIONS = 200_000  # of all topics that one reader or writer uses
 
-TOPIC_NAME = re.compile(r"[a-zA-Z]\w{0,63}", re.ASCII)  # of a topic that the masters create
+TOPIC_NAME = re.compile(r"[a-zA-Z]\w{0,63}", re.ASCII)  # masters also refuse one letter (wire: WebParameterUtils)
 _MAX_HOST = 255  # characters, as in the domain name system
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 

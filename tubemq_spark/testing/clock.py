@@ -66,7 +66,7 @@ class Clock:
 
 
 class Period:
-    """A timer that is due every `seconds`, for the first time `delay` later."""
+    """A timer that is due every `seconds`, for the first time `delay` seconds later than that."""
 
     def __init__(self, clock: Clock, seconds: float, delay: float = 0.0) -> None:
         self._clock = clock
