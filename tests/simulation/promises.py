@@ -275,6 +275,10 @@ class Reading:
                 raise BrokenError("loss_has_range", f"nothing is lost of {report.partition}: {report.text}")
             return
         if report.partition.topic in self.schedule.left_out and "do not name" in report.text:
+            batch = self.checkpoint.committed
+            begin = self.end_of(batch - 1) if batch else self.starts
+            if (begin.get(report.partition), self.end_of(batch).get(report.partition)) != (report.first, report.end):
+                raise BrokenError("loss_has_range", f"the batch has another range than this: {report.text}")
             return
         first = report.first
         while first < report.end:

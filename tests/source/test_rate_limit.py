@@ -101,7 +101,9 @@ def test_minimum_delays_a_batch_at_most_for_the_delay() -> None:
 def test_available_now_ends_where_the_stores_ended_first() -> None:
     limit = RateLimit(least=100, most=2, max_delay=5.0)
     limit.stop_at_next_ends()
+    assert limit.batch_end({A: 0}, {A: 28}, {}, limited=True) == {A: 28}  # and the store grew before Spark got it
     assert limit.batch_end({A: 0}, {A: 28 * 3}, {C: 56}, limited=True) == {A: 56}
+    limit.keep_run_ends()
     assert not limit.admits_new_partitions
     assert limit.batch_end({A: 56, C: 0}, {A: 28 * 9, C: 280}, {}, limited=False) == {A: 28 * 3, C: 56}
 

@@ -324,6 +324,57 @@ def test_a_topic_that_the_options_no_longer_name_is_a_loss(
     assert stream.checkpoint.offset().left == {}
 
 
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("first", [True, False], ids=["first batch", "later batch"])
+def test_a_repeated_batch_leaves_alone_what_has_left_the_query(
+    start: Start, fail: bool, first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker of a topic that an earlier run left out is down, and the topic is removed later."""
+    tubemq = start(brokers=2)
+    for name in ("t", "other"):
+        tubemq.create_topic(name, 1)
+    fill(tubemq, "t", 3, "1:0"), fill(tubemq, "other", 5, "2:0")
+    both, one = {"t": ["1:0"], "other": ["2:0"]}, {"t": ["1:0"]}
+    stream = Stream(tubemq, assign=both, metadataIntervalMs=100, **SHORT)
+    if first:
+        with stream.running() as run:
+            assert run.find_next()
+    else:
+        stream.run()
+        fill(tubemq, "t", 2, "1:0")
+    with stream.running(assign=one, failOnDataLoss="false") as run:  # its batch has no other end for the topic
+        if first:
+            run.next()
+            fill(tubemq, "t", 2, "1:0")
+        assert run.find_next()
+        assert set(stream.checkpoint.positions(stream.checkpoint.committed)) == {FIRST}
+    tubemq.stop_broker(2)
+    with stream.running(assign=one, failOnDataLoss=str(fail).lower()) as run:
+        assert len(run.next() or []) == 2
+        tubemq.delete_topic("other")
+        fill(tubemq, "t", 1, "1:0")
+        wait_until(lambda: bool(run.next()))
+        assert {Partition(broker, topic, number) for _, topic, broker, number in tubemq.claims()} == {FIRST}
+    assert warnings_of(caplog, "does not have the partition") == []
+
+
+def test_a_partition_that_only_the_unfinished_batch_has_is_not_reported_when_it_is_left_out(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 3), fill(tubemq, "other", 5)
+    tubemq.expire("other", 2)
+    stream = Stream(tubemq, "t", failOnDataLoss="false")
+    stream.run()
+    fill(tubemq, "t", 1)
+    with stream.running(subscribe="t,other") as run:
+        assert run.find_next()
+    with stream.running() as run:
+        assert len(run.next() or []) == 1
+    assert warnings_of(caplog, "is not read any more")
+    assert warnings_of(caplog, "[data-loss]") == []
+
+
 # Brokers and partitions
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, StreamRun, bodies, fill, stored
+from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import ServerConfig
 
@@ -107,3 +109,26 @@ def test_a_batch_ends_before_messages_of_a_partition_that_is_not_listed(
     new = fill(tubemq, "t", 30, 0)
     stream.run()
     assert set(bodies(stream.rows)) >= set(new)
+
+
+def test_available_now_reads_a_new_partition_also_if_a_store_changes_meanwhile(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner looks twice then, and the run ends where the second look found the stores' ends."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 3)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    tubemq.create_topic("t", 1, stores=2)
+    fill(tubemq, "t", 2, "1:0"), fill(tubemq, "t", 4, "1:10000")
+    check, changes = TruncationCheck.check, iter([True])
+
+    def disturbed(*args: Any, **given: Any) -> Any:
+        found = check(*args, **given)
+        if next(changes, False):
+            raise StoreChangedError("a broker did not answer")
+        return found
+
+    monkeypatch.setattr(TruncationCheck, "check", disturbed)
+    stream.run("availableNow")
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))

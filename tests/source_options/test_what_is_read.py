@@ -63,6 +63,11 @@ def test_missing_assigned_partition_is_refused_at_once(start: Start) -> None:
     tubemq = start({"a": 2})
     with pytest.raises(ConfigError, match=r"option 'assign' names 1:a:2 .* it has 1:a:0, 1:a:1$"):
         Stream(tubemq, assign={"a": ["1:1", "1:2"]}).run()
+    stream = Stream(tubemq, assign={"a": ["1:1"]})
+    stream.run()
+    with pytest.raises(ConfigError, match=r"option 'assign' names 1:a:2 .* it has 1:a:0, 1:a:1$"):
+        stream.run(assign={"a": ["1:1", "1:2"]})
+    stream.run(assign={"a": ["1:0", "1:1"]})
 
 
 # Filters

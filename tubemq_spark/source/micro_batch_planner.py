@@ -219,7 +219,8 @@ class MicroBatchPlanner:
         empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
         begin, ends, log_ends = {**begin, **new}, {**ends, **new}, {**log_ends, **new_ends}
         # A broker that forgot a claim may have lost messages, also of stores without news.
-        may_have_lost = self._verified_end is None or self._known_losses != claims.losses
+        losses = claims.losses
+        may_have_lost = self._verified_end is None or self._known_losses != losses
         checked = self._truncation_check.check(
             begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost or bool(new), empty=empty
         )
@@ -231,7 +232,8 @@ class MicroBatchPlanner:
             exclusive = exclusive_stores(self._session, ends)
             left = {partition: at for partition, at in left.items() if partition not in new}
             end = StreamOffset(start.query, ends, initial, checked.fingerprints, exclusive, empty, left)
-        self._verified_end, self._known_losses = end, claims.losses
+        self._verified_end, self._known_losses = end, losses
+        self._rate_limit.keep_run_ends()
         return end, StreamOffset(start.query, log_ends)
 
     def _owned_end(self, partition: Partition, begin: int, claims: GroupClaims) -> int:
@@ -309,12 +311,14 @@ class MicroBatchPlanner:
             )
         planned, end = end, self._partitions.without_unsubscribed(end)
         self._report_left_out(begin, planned.positions.keys() - end.positions.keys(), end)
+        # A partition that left the query before the end is neither claimed nor checked: it may be gone by now.
+        begin = {partition: at for partition, at in begin.items() if partition in end.positions}
 
         def hold_and_check(claims: GroupClaims) -> StreamOffset:
             # A restarted query repeats a batch before it asks for the next one.
             if start.positions:
                 # An end before the start is an accepted loss.
-                earlier = {p: min(at, end.positions.get(p, at)) for p, at in begin.items()}
+                earlier = {p: min(at, end.positions[p]) for p, at in begin.items()}
                 self._move_group(replace(start, positions=earlier), is_latest=True)
             else:
                 claims.hold(self._partitions.present(begin), read_status(options))
@@ -345,8 +349,8 @@ class MicroBatchPlanner:
     def _report_left_out(self, begin: Positions, unnamed: Collection[Partition], end: StreamOffset) -> None:
         """Report the parts of a planned batch that nobody reads, because the options do not name the partitions now."""
         for partition in sorted(unnamed):
-            at, until = begin.get(partition, 0), end.left[partition]
-            if at < until:
+            at, until = begin.get(partition), end.left[partition]
+            if at is not None and at < until:  # one that enters with the batch has no range in it
                 text = (
                     f"{partition}: options 'subscribe' and 'assign' do not name the partition any more, and [{at}, "
                     f"{until}) of an unfinished batch is not read"

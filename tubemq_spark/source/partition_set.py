@@ -95,14 +95,16 @@ class PartitionSet:
         return replace(offset, positions=positions, left={**offset.left, **left})
 
     def check_topics(self, known: Iterable[Partition]) -> None:
-        """Raise `ConfigError` if the cluster lacks a topic of which the query knows no partition. One of which it knows
-        some was removed, which counts as a loss."""
+        """Raise `ConfigError` if the cluster lacks a topic of which the query knows no partition, or a partition that
+        option `assign` names and the query does not know. What it knows was removed, which counts as a loss."""
         if self._options.pattern is not None:
             return  # the session has warned of topics that only the configuration has
+        known = set(known)
         if unknown := set(self._session.missing_topics).difference(partition.topic for partition in known):
             raise ConfigError(
                 f"the cluster has no topic {', '.join(sorted(unknown))}. Check option 'subscribe', or create the topic"
             )
+        _check_assigned(self._options, known.union(_listed(self._session)))
 
     def discover(self, known: Positions, claims: GroupClaims, prober: Prober) -> dict[Partition, Extent]:
         """Return where the stores of new partitions begin and end, and claim these partitions. One that its broker does
@@ -224,8 +226,7 @@ class PartitionSet:
 
     def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""
-        found = (p for topic in self._session.topics for p in self._session.cluster.partitions(topic))
-        return [partition for partition in found if self._is_subscribed(partition)]
+        return [partition for partition in _listed(self._session) if self._is_subscribed(partition)]
 
     def _is_subscribed(self, partition: Partition) -> bool:
         if self._options.assigned is not None:
@@ -246,15 +247,21 @@ class PartitionSet:
 def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list[Partition]:
     """Return the topics' partitions that the master lists, or those that option `assign` names. Raise `ConfigError` if
     the cluster does not have one of these."""
-    found = [partition for topic in session.topics for partition in session.cluster.partitions(topic)]
-    if options.assigned is None:
-        return found
-    if unknown := sorted(options.assigned - set(found)):
+    found = _listed(session)
+    _check_assigned(options, found)
+    return found if options.assigned is None else sorted(options.assigned)
+
+
+def _listed(session: ConsumerSession) -> list[Partition]:
+    return [partition for topic in session.topics for partition in session.cluster.partitions(topic)]
+
+
+def _check_assigned(options: SourceOptions, found: Collection[Partition]) -> None:
+    if unknown := sorted((options.assigned or frozenset()).difference(found)):
         raise ConfigError(
             f"option 'assign' names {', '.join(map(str, unknown))} (brokerId:topic:partitionId), which the cluster "
-            f"does not have: it has {', '.join(map(str, found))}"
+            f"does not have: it has {', '.join(map(str, sorted(found)))}"
         )
-    return sorted(options.assigned)
 
 
 def with_matching_topics(options: SourceOptions) -> SourceOptions:

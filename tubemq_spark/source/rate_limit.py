@@ -43,15 +43,20 @@ class RateLimit:
         self._batch_start: Positions | None = None  # of the last batch whose end was returned
         self._batch_since: float | None = None  # when that end was returned first
         self._is_available_now = False
-        self._run_ends: Positions | None = None  # where a run with trigger AvailableNow ends
+        self._run_ends: Positions = {}  # where a run with trigger AvailableNow ends
+        self._keeps_run_ends = False
 
     def stop_at_next_ends(self) -> None:
-        """Let the run end where the stores end when `batch_end` is called next."""
-        self._is_available_now = True
+        """Let the run end where the stores end when `batch_end` is called before `keep_run_ends`."""
+        self._is_available_now, self._keeps_run_ends = True, False
+
+    def keep_run_ends(self) -> None:
+        """Note that an end was returned to Spark: from now on a run with trigger AvailableNow ends where it ends."""
+        self._keeps_run_ends = True
 
     @property
     def admits_new_partitions(self) -> bool:
-        return self._run_ends is None
+        return not (self._is_available_now and self._keeps_run_ends)
 
     def batch_end(
         self,
@@ -68,7 +73,7 @@ class RateLimit:
         """
         ends = log_ends
         if self._is_available_now:
-            if self._run_ends is None:
+            if self.admits_new_partitions:
                 self._run_ends = {**log_ends, **new}
             ends = {partition: min(end, self._run_ends.get(partition, end)) for partition, end in log_ends.items()}
         if not limited:
