@@ -91,27 +91,35 @@ def test_an_attempt_of_the_earlier_stage_stops(
 
 def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt asks whether it may go on before it sends, and waits 2 s for a broker that does not answer."""
-    clock = ManualClock()
-    place = Partition(1, "demo", 0)
-    answers: list[tuple[int, int] | None] = []
+    clock, at, asked, slow = ManualClock(), [0], [0], [False]
 
-    def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
-        if answers:
+    def exchange(*of: Any, within: float) -> tuple[int, int] | None:
+        asked[0] += 1
+        if slow[0]:
             clock.advance(within)
-        answers.append(None if answers else (0, asked[-1]))
-        return answers[-1]
+            return None
+        before, at[0] = at[0], at[0] if of[-1] is None else of[-1]
+        return before, at[0]
 
     monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-    settings = replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock)
-    session = ProducerSession(settings)
-    mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), {place: Bookmark(0, 0, 100 * UNIT)})
+    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
+    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
+    mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), planned)
+
+    def checks(count: int) -> list[int]:
+        """Check every half second, and return how often the broker was asked."""
+        before, asks = asked[0], []
+        for _ in range(count):
+            clock.advance(0.5)
+            mark.check()
+            asks.append(asked[0] - before)
+        return asks
+
     mark.take()
-    asked = []
-    for _ in range(6):
-        clock.advance(0.5)
-        mark.check()
-        asked.append(len(answers) - 1)
-    assert asked == [0, 1, 1, 1, 1, 2]
+    slow[0] = True
+    assert checks(6) == [0, 1, 1, 1, 1, 2]
+    slow[0] = False
+    assert checks(12) == [0] * 7 + [1, 1, 2, 2, 3]  # after an answer once a second again
 
 
 @pytest.mark.parametrize("unanswered", [1, 2])

@@ -122,8 +122,9 @@ def _check_tasks(once: EffectivelyOnceOptions, batch: int, written: Sequence[Wri
             continue
         raise ConfigError(
             f"{problem}. Keep what decides on the number of tasks (spark.sql.shuffle.partitions, the source's read "
-            "limits, the cores where these count) when a query is started again. To go on with this batch as it is, "
-            "set option 'effectivelyOnceUncertain' to sendAgain"
+            "limits, the cores where these count) when a query is started again, and set spark.sql.adaptive.enabled to "
+            "false if the query shuffles. To go on with this batch as it is, set option 'effectivelyOnceUncertain' to "
+            "sendAgain"
         )
 
 

@@ -107,7 +107,9 @@ class TaskMark:
         self._proven_at = self._clock.monotonic()
         if answer is None:
             self._max_age = max(1.0, 2 * self._max_age)  # sends to other brokers go on
-        elif answer[0] in self._own:
+            return
+        self._max_age = self._session.settings.timings.task_mark_max_age
+        if answer[0] in self._own:
             self._is_left = True
         elif self._is_left or answer[0] in self._places[0].marks:
             raise FencedError(

@@ -273,11 +273,11 @@ class Producer:
         before = queue.waiting
         if not before:
             return False
-        if self._lookup is not None:
-            self._lookup.check_attempt()
         self._update_partitioner()
         self._targets.renew()
         self._connect()
+        if self._lookup is not None:
+            self._lookup.check_attempt()  # after what may take long
         lanes = [lane for lane in queue.lanes() if self._send_next(lane)]
         while lanes:  # a batch for each in turn
             lanes = [lane for lane in lanes if self._send_next(lane)]
