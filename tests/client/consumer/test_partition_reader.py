@@ -18,6 +18,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tests.without_spark.query import Query
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.net.rpc import send_requests
@@ -150,6 +151,19 @@ def test_the_mark_of_the_store_proves_that_messages_were_replaced(
     else:
         with pytest.raises(PositionMovedError, match="have other ids"):
             reading.rows_of(planned.batches())
+
+
+def test_messages_before_a_loss_were_replaced(cluster: EmbeddedCluster, reader: Reader) -> None:
+    """The broker loses its disk twice. Between the two losses, a reading has delivered messages that were not planned,
+    and after the second one nothing is left to read."""
+    mark = Fingerprint((COUNT - 1) * reading.UNIT, 0, 1, 0)
+    batches = reader(ids=KnownIds(last=1, mark=mark), loss_policy=LossPolicy(fail=False)).batches()
+    next(batches)
+    cluster.tubemq.stop_broker(1)
+    cluster.tubemq.lose_disk(1)
+    cluster.tubemq.start_broker(1)
+    with pytest.raises(PositionMovedError, match="have other ids"):
+        list(batches)
 
 
 def test_a_mark_before_the_range_may_have_expired(cluster: EmbeddedCluster, reader: Reader) -> None:

@@ -86,7 +86,7 @@ class PartitionReader:
                 )
                 try:
                     yield from self._loop.read(exact)
-                    self._check_replaced(exact)
+                    self._check_replaced(exact, exact.end)
                     return
                 except DataLossError as loss:
                     delivered = exact.delivered
@@ -94,6 +94,8 @@ class PartitionReader:
                     if losses > _MAX_LOSSES:
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss)
+                    if delivered.last is not None:
+                        self._check_replaced(exact, delivered.last.end)
                     if delivered.is_whole:
                         self._claim.is_doubtful = True  # the second reading has verified nothing
                     start, end = remaining_range(start, end, loss, delivered)  # smaller each time, so the loop ends
@@ -101,17 +103,18 @@ class PartitionReader:
             stop_heartbeat()
             self._claim.release()
 
-    def _check_replaced(self, exact: ExactRange) -> None:
-        """Raise `PositionMovedError` if messages of `exact` took the places of those that were planned."""
+    def _check_replaced(self, exact: ExactRange, end: int) -> None:
+        """Raise `PositionMovedError` if the messages of `exact`, delivered up to `end`, took the places of those that
+        were planned."""
         wanted, ids, last = self._wanted, self._wanted.ids, exact.delivered.last
         if ids.mark is None:
             return
         # If the tail was lost, the store may have got other messages before its new end.
-        known = ids if exact.end == wanted.end else ids._replace(last=None)
+        known = ids if end == wanted.end else ids._replace(last=None)
         last_id = None if last is None else last.key[0]
         is_empty = last_id is None and wanted.owns_store  # all planned entries are of others now
         if (is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark):
-            raise replaced_error(wanted.partition, exact.start, exact.end)
+            raise replaced_error(wanted.partition, exact.start, end)
 
     def _has_mark(self, mark: Fingerprint) -> bool:
         """Return True if the message of the fingerprint is still there: then no message before it was replaced. Also
