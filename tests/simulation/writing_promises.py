@@ -175,8 +175,8 @@ class Writing:
 
     @property
     def topics_written(self) -> set[str]:
-        """The topics that have got rows."""
-        return {partition.topic for partition in self.first_write}
+        """The topics that have got rows of the query's batches."""
+        return {topic for (topic, _), entry in self.entries.items() if entry.copies and entry.origin[0] == "batch"}
 
     # -- invariants -----------------------------------------------------------------------------------------------
 
