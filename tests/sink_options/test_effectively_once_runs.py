@@ -24,7 +24,8 @@ from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client.cluster import producer_session
 from tubemq_spark.client.consumer.bookmarks import plan_group
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, ServerError
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.sink import commit as sink_commit
 from tubemq_spark.sink.task_attempts import read_commit_note
 from tubemq_spark.testing import request_checks
@@ -145,6 +146,24 @@ def test_a_task_marks_the_batch_as_begun_after_its_search(start: Start, monkeypa
     assert sum(writing.write(some, task.restarted()).rows.values()) == 5
     assert positions == [0]
     assert group_position(cluster, plan_group(group), "demo") == 10 * UNIT
+
+
+def test_a_search_that_fails_does_not_mark_the_batch_as_begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new driver's plan does not know the topic, of which retention has removed messages."""
+    cluster, task = start(), Task()
+    for batch in range(2):
+        task = write(cluster, task, rows(str(batch), 5, topic="demo"), None)
+    for _ in range(40):
+        cluster.tubemq.send("demo", b"foreign")
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=10)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
+    new_workers()
+    some, task = rows("2", 5, topic="demo"), task.restarted()
+    writing = plan_batch(cluster, some, None)
+    with cluster.tubemq.on("get_message").fail(ErrCode.BAD_REQUEST), pytest.raises(ServerError):
+        writing.write(some, task)
+    assert writing.write(some, task.again()).already_stored == 0
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["in the batch", "before Spark knew of the commit"])

@@ -55,6 +55,7 @@ class QueryBookmarks:
         self._away_after = session.settings.timings.broker_away_after
         self._away: set[Partition] = set()
         self.known: dict[Partition, Bookmark] = dict(planned)
+        self._begun = set(planned)  # where this attempt or its plan has marked the batch as begun
 
     def of_topic(self, topic: str) -> list[Partition]:
         return [partition for partition in self.known if partition.topic == topic]
@@ -105,11 +106,18 @@ class QueryBookmarks:
         """Return the present bookmarks of `partitions`.
 
         With `skip_away`, leave out partitions whose broker does not answer soon; without, raise `TransportError` for
-        them. `begins` is False for a caller that does not send yet.
+        them. `begins` is False for a caller that does not send yet: it calls `begin_batch` before it sends.
         """
         within = self._away_after if skip_away else None
         group = self._options.group
-        return read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
+        found = read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
+        if begins:
+            self._begun.update(found)
+        return found
+
+    def begin_batch(self, topic: str) -> None:
+        """Mark the batch as begun in all known partitions of `topic`. Raise `TransportError` if a broker is away."""
+        self.read([one for one in self.of_topic(topic) if one not in self._begun], skip_away=False)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
         return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, refresh=refresh)
@@ -183,7 +191,7 @@ class StoredRowsSearch:
         last = max((self._first_answer.setdefault(one.broker_id, now) for one in answered), default=now)
         settling = settings.timings.task_settling * times
         settings.clock.sleep(max(0.0, last + settling - now))
-        return self._bookmarks.read_topic(topic, refresh=True, skip_away=False)
+        return self._bookmarks.read_topic(topic, refresh=True, skip_away=False, begins=False)
 
     def _collect(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
         search = _PartitionSearch(partition, self._task, self._options.max_offsets, self.scan)
