@@ -84,6 +84,8 @@ class TubeMQSource:
         self._process = query.app.python("reader")
         self._reader: Any = self._call(self._new_reader)
         self._limit = self._call(self._reader.getDefaultReadLimit)
+        if query.available_now:
+            self._call(self._reader.prepareForTriggerAvailableNow)
 
     def _new_reader(self) -> TubeMQStreamReader:
         # Its process gets SIGTERM from `StreamQuery`, and this OS process does not.

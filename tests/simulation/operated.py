@@ -136,10 +136,10 @@ class OperatedSchedule(Schedule):
         if killed:
             self.trouble("zombie")
         else:
-            self.ended_itself()
+            self.ended_itself(query)
             app.end()
 
-    def ended_itself(self) -> None:
+    def ended_itself(self, query: StreamQuery) -> None:
         """The query has ended, and nobody has killed it."""
 
     def new_app(self, name: str, host: str = "", max_failures: int = 4) -> Application:

@@ -214,6 +214,14 @@ class Reading:
                         "loss_reported", f"{message} is missing, and its loss was not reported{self._of(message)}"
                     )
 
+    def available_read(self, began: float) -> None:
+        """A run with trigger AvailableNow ends when it has read all that was stored when it began."""
+        ends = self.ends
+        for partition in self.schedule.partitions_of_query():
+            for message in self.schedule.truth.of(partition):
+                if message.lost is None and message.at < began and message.position >= ends.get(partition, 0):
+                    raise BrokenError("available_read", f"a run from {began:.3f} s on has not read {message}")
+
     def is_wanted(self, message: Message) -> bool:
         """Return True if options `filters` and `corruptMessages` want the message."""
         types = self.schedule.options.get("filters")

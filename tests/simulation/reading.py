@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -114,15 +115,17 @@ class ReadingSchedule(OperatedSchedule):
         # More than the brokers keep in memory, in two blocks.
         unflushed = ("source.store_check", "UNFLUSHED_AT_MOST", (UNIT * 2 * config.mem_cache_msg_count + 2 * UNIT,))
         setting.knobs = turn_knobs(r, (*knobs, unflushed, unflushed))
-        if by_pattern := r.random() < 0.25:
+        names = r.choices(("subscribe", "subscribePattern", "assign"), (6, 2, 1))[0]
+        if names == "subscribePattern":
             setting.kinds = (*setting.kinds, "new topic")
         setting.extra = {
             **setting.extra,
-            "by_pattern": by_pattern,
+            "names": names,
             "topics": topics,
             "feed": sorted(feed),
             "first": first,
             "scans": r.choice((1, 1, 1, 2)),
+            "available_now": r.random() < 0.2,
             "damaged": damaged,
             "behind_nat": r.random() < 0.15,
         }
@@ -144,6 +147,10 @@ class ReadingSchedule(OperatedSchedule):
         self._slow_fetch_at: dict[str, GroupOffsets] = {}  # servers whose next fetch ends late, without its connection
         for topic in self.topics:
             self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
+        # Some of their partitions: others share a store with them, or come later.
+        self.assigned = {
+            one for topic in self.topics for one in self.partitions_of(topic)[:-1] or self.partitions_of(topic)
+        }
         for _, *what in extra["first"]:
             self.send(*what)
         world.reported = self._reported
@@ -171,22 +178,37 @@ class ReadingSchedule(OperatedSchedule):
         self.group.begin()
         source = TubeMQSource(self.raw(), self.setting.extra["scans"])
         interval = self.setting.interval if not self.is_calm else min(2.0, self.setting.interval)
-        return StreamQuery(app, self.checkpoint, source, FileSink(self._written), interval=interval)
+        ends = self.setting.extra["available_now"] and not self.is_calm
+        sink = FileSink(self._written)
+        return StreamQuery(app, self.checkpoint, source, sink, interval=interval, available_now=ends)
 
     def pause(self) -> float:
-        return 20.0 if self.is_removed else super().pause()  # it would only fail again
+        if self.is_removed:
+            return 20.0  # it would only fail again
+        return super().pause() + (1.0 if self.setting.extra["available_now"] else 0.0)
 
-    def ended_itself(self) -> None:
+    def ended_itself(self, query: StreamQuery) -> None:
         self.check_quiet_group()
+        if query.has_read_all:
+            self.guarded(self.reading.available_read, query.began)
+            if self._is_quiet and self.options.get("commitoffsets") != "false":
+                self.guarded(self.group.group_follows)
 
     def raw(self, **more: str) -> dict[str, str]:
         own = {"tubemq.group": GROUP, **self._subscription(self.subscribed), **self.options, **more}
         return super().raw(**own)
 
     def _subscription(self, topics: Iterable[str]) -> dict[str, str]:
-        if self.setting.extra.get("by_pattern"):
+        names = self.setting.extra["names"]
+        if names == "subscribePattern":
             return {"subscribepattern": "[t-z]", "tubemq.admin.address": self.tubemq.web_master}
+        if names == "assign":
+            assigned = [(one.topic, f"{one.broker_id}:{one.partition_id}") for one in sorted(self.assigned)]
+            return {"assign": json.dumps({topic: [name for of, name in assigned if of == topic] for topic in topics})}
         return {"subscribe": ",".join(topics)}
+
+    def _is_named(self, partition: Partition) -> bool:
+        return self.setting.extra["names"] != "assign" or partition in self.assigned
 
     def _written(self, query: StreamQuery, batch: int, scans: list[list[Row]]) -> None:
         self.batches += 1
@@ -258,7 +280,7 @@ class ReadingSchedule(OperatedSchedule):
     # -- what the promises ask ------------------------------------------------------------------------------------
 
     def partitions_of_query(self) -> Iterable[Partition]:
-        return [partition for topic in self.subscribed for partition in self.partitions_of(topic)]
+        return [one for topic in self.subscribed for one in self.partitions_of(topic) if self._is_named(one)]
 
     def group_position(self, group: str, partition: Partition) -> int | None:
         service = self.tubemq.servers.brokers[partition.broker_id].service
@@ -291,11 +313,16 @@ class ReadingSchedule(OperatedSchedule):
             self.check_quiet_group()
 
     def check_quiet_group(self) -> None:
-        """The query asks nothing of the brokers now. Late requests of earlier tasks may still move the group."""
-        if self._strangers or self.has_weather or any(app.busy for app in self.apps):
-            return
-        if all(what == "clock" or self.world.now - at > 60.0 for at, what in self.troubles):
+        """The query asks nothing of the brokers now."""
+        if self._is_quiet:
             self.guarded(self.group.group_not_ahead)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Return True if nobody else has moved the group, and no late request of an earlier task may still do so."""
+        if self._strangers or self.has_weather or any(app.busy for app in self.apps):
+            return False
+        return all(what == "clock" or self.world.now - at > 60.0 for at, what in self.troubles)
 
     def always(self) -> None:
         self.group.group_never_ahead()
@@ -393,7 +420,7 @@ class ReadingSchedule(OperatedSchedule):
     def new_topic(self, planned: Disturbance) -> bool:
         """Somebody creates a topic that `subscribePattern` matches."""
         names = [name for name in "vwx" if name not in self.topics]
-        if not names or not self.setting.extra.get("by_pattern"):
+        if not names or self.setting.extra["names"] != "subscribePattern":
             return False
         self.world.tell("administrator", f"creates topic {names[0]}")
         self.tubemq.create_topic(names[0], self.setting.partitions, self.setting.stores)
@@ -494,7 +521,7 @@ class ReadingSchedule(OperatedSchedule):
 
     def leave_out_topic(self, planned: Disturbance) -> None:
         """The operator changes the query's topics with its next start, and tolerates what goes away."""
-        if len(self.topics) < 2 or self.setting.extra.get("by_pattern"):
+        if len(self.topics) < 2 or self.setting.extra["names"] == "subscribePattern":
             return
         self.options["failondataloss"] = "false"
         both = self.subscribed == self.topics
@@ -595,7 +622,7 @@ class ReadingSchedule(OperatedSchedule):
             m
             for topic in self.topics
             for m in self.truth.of_topic(topic)
-            if m.lost is None and self.reading.is_wanted(m)
+            if m.lost is None and self.reading.is_wanted(m) and self._is_named(m.partition)
         ]
         of_batch = {**self._subscription(self.topics), "startingoffsets": "earliest", "failondataloss": "false"}
         raw = self.raw(**{**of_batch, "tubemq.group": group})

@@ -397,11 +397,14 @@ class StreamQuery:
         sink: Sink,
         *,
         interval: float = 0.0,
+        available_now: bool = False,
     ) -> None:
         world = app.world
         self.app, self.checkpoint, self.source, self.sink = app, checkpoint, source, sink
-        self.interval = interval
+        self.interval, self.available_now = interval, available_now
         self.world = world
+        self.began = world.now
+        self.has_read_all = False  # with trigger AvailableNow
         self.run_id = f"run-{world.hash('run', checkpoint.path, world.numbers['run'])}"
         world.numbers["run"] += 1
         world.numbers[f"runs of {checkpoint.path}"] += 1
@@ -462,7 +465,7 @@ class StreamQuery:
     @property
     def is_running(self) -> bool:
         """True until the query ends or is stopped."""
-        return not self._stopping and not self.ended.done
+        return not (self._stopping or self.has_read_all or self.ended.done)
 
     def check(self) -> None:
         """Raise `StopError` if the user has stopped the query."""
@@ -481,6 +484,9 @@ class StreamQuery:
                 end = self.source.latest(start)
                 self.told = checkpoint.committed
                 self.check()
+                if end == start and self.available_now:
+                    self.has_read_all = True
+                    return
                 if end == start:
                     self.state = "waits for messages"
                     idle_poll = _IDLE_POLLS[min(idle_polls, len(_IDLE_POLLS) - 1)]

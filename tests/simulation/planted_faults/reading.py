@@ -32,6 +32,14 @@ READING = (
         ("rows_exact",),
     ),
     Fault(
+        "run_ends_early",
+        "a run with AvailableNow reads all that was stored when it began",
+        "source/rate_limit.py",
+        "self._run_ends = {**log_ends, **new}",
+        "self._run_ends = {**start, **new}",
+        ("available_read",),
+    ),
+    Fault(
         "messages_behind_the_end",
         "a repeated micro-batch has the same rows",
         RANGE,
