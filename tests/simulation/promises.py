@@ -342,7 +342,11 @@ class Group:
         ends, starts = self.reading.ends, self.reading.starts
         for partition in self.partitions():
             position = self.position(partition)
-            if position is None or position in self._excused[partition]:
+            excused = self._excused[partition]
+            if position is None or position in excused:
+                continue
+            store = self.schedule.store_of(partition)  # a broker moves a group only within the store
+            if store is not None and position == store.max_offset < max((one or 0 for one in excused), default=0):
                 continue
             start = starts.get(partition)
             is_unread = ends.get(partition, start) == start  # the query moves the group with its next batch
@@ -391,6 +395,8 @@ class Group:
             position = self.position(partition)
             if any(loss.store == partition.store and loss.how != RETENTION for loss in self.schedule.truth.losses):
                 continue  # servers set it to the end of what is left
+            if self.schedule.crashes[partition.broker_id]:
+                continue  # "A broker that crashes may let it start again"
             usual = (None, 0, start, self.schedule.store_begin(partition))
             if position not in usual and position not in self._excused[partition] | self._at_begin[partition]:
                 raise BrokenError(

@@ -275,7 +275,16 @@ class ReadingSchedule(OperatedSchedule):
     def claims_stay(self) -> bool:
         """Return True if no broker can have forgotten claims of its clients."""
         recent = {what for at, what in self.troubles if self.world.now - at < 60.0}
-        return not self.has_weather and not recent & {"crash", "stop", "hang", "network", "deleted", "rights", "clock"}
+        return not self.has_weather and not recent & {
+            "crash",
+            "stop",
+            "start",
+            "hang",
+            "network",
+            "deleted",
+            "rights",
+            "clock",
+        }
 
     # -- what the promises ask ------------------------------------------------------------------------------------
 

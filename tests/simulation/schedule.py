@@ -365,6 +365,7 @@ class Schedule:
 
     def start_broker(self, broker_id: int) -> None:
         self.world.tell(f"broker {broker_id}", "starts")
+        self.trouble("start")
         self.tubemq.start_broker(broker_id)
 
     def hang_server(self, planned: Disturbance) -> None:

@@ -110,10 +110,20 @@ class StoredOnce:
             # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
             if not plan.option_topic and not self._has_written_before(attempt.run, attempt.origin):
                 return True
+            # "an attempt of the earlier stage gets its first row when the next batch has begun"
+            if self._outlived(attempt):
+                return True
             # "the broker of the mark fails meanwhile"
             if self._schedule.broker_failed_since(plan.at):
                 return True
         return False
+
+    def _outlived(self, attempt: Attempt) -> bool:
+        """Return True if a task of the next batch began before the attempt sent its first message."""
+        copies = (copy for entry in self._writing.of_batch[attempt.origin] for copy in entry.copies)
+        first = min((copy.message.at for copy in copies if copy.attempt is attempt), default=0.0)
+        name, batch = attempt.origin
+        return any(one.at < first for one in self._writing.attempts[(name, batch + 1), attempt.task])
 
     def _has_written_before(self, run: str, origin: Origin) -> bool:
         """Return True if an earlier batch of the run had a row that names a topic."""

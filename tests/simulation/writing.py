@@ -391,6 +391,8 @@ class WritingSchedule(OperatedSchedule):
             pass  # no master had a new one
         elif "enlarge topic" in self.came and "not every entry" in str(error):
             pass  # a store got a second partition after the plan, and brokers flush less often than tasks try again
+        elif "which is too late" in str(error) and (self.setting.weather.late or "hang" in self.recent_troubles()):
+            pass  # a move of the third group came after the next plan
         else:
             super().explain(who, error)
 
@@ -413,8 +415,8 @@ class WritingSchedule(OperatedSchedule):
             self.writing.attempts_of(("batch", batch))
         ):
             return  # "the task of the next run may take copies for other rows"
-        if isinstance(error, FencedError) and self.has_other_attempts:
-            return  # the newer attempt of a copy may fence this one before it writes
+        if isinstance(error, FencedError) and (self.has_other_attempts or self.setting.weather.late):
+            return  # the newer attempt of a copy may fence this one before it writes, a late move of a mark as well
         self.explain("the query", error)
 
     # -- what the promises ask ------------------------------------------------------------------------------------
