@@ -84,31 +84,30 @@ class PartitionReader:
                 exact = self._exact = ExactRange(
                     self._wanted.partition, start, end, owns_store=self._wanted.owns_store, depth=self._depth
                 )
+                loss: DataLossError | None = None
                 try:
                     yield from self._loop.read(exact)
-                    self._check_replaced(exact, exact.end)
-                    return
-                except DataLossError as loss:
-                    delivered = exact.delivered
-                    losses = 1 if delivered.last else losses + 1
+                except DataLossError as error:
+                    loss, losses = error, 1 if exact.delivered.last else losses + 1
                     if losses > _MAX_LOSSES:
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss)
-                    if delivered.last is not None:
-                        self._check_replaced(exact, delivered.last.end)
-                    if delivered.is_whole:
-                        self._claim.is_doubtful = True  # the second reading has verified nothing
-                    start, end = remaining_range(start, end, loss, delivered)  # smaller each time, so the loop ends
+                self._check_replaced(exact)
+                if loss is None:
+                    return
+                if exact.delivered.is_whole:
+                    self._claim.is_doubtful = True  # the second reading has verified nothing
+                start, end = remaining_range(start, end, loss, exact.delivered)  # smaller each time, so the loop ends
         finally:
             stop_heartbeat()
             self._claim.release()
 
-    def _check_replaced(self, exact: ExactRange, end: int) -> None:
-        """Raise `PositionMovedError` if the messages of `exact`, delivered up to `end`, took the places of those that
-        were planned."""
+    def _check_replaced(self, exact: ExactRange) -> None:
+        """Raise `PositionMovedError` if messages of `exact` took the places of those that were planned."""
         wanted, ids, last = self._wanted, self._wanted.ids, exact.delivered.last
-        if ids.mark is None:
+        if ids.mark is None or (last is None and not exact.done):
             return
+        end = exact.end if exact.done or last is None else last.end  # before a loss, a part was delivered
         # If the tail was lost, the store may have got other messages before its new end.
         known = ids if end == wanted.end else ids._replace(last=None)
         last_id = None if last is None else last.key[0]
