@@ -296,7 +296,7 @@ class OperatedSchedule(Schedule):
         if topic := self.topic_of(planned):
             seconds = 0.5 + planned.strength**2 * 20
             self.world.tell("administrator", f"closes topic {topic} for {self.CLIENTS} for {seconds:.1f} s")
-            self.trouble("closed")
+            self.trouble("closed", seconds)
             is_reading = self.CLIENTS == "consumers"
             self.tubemq.close_topic(topic, publish=not is_reading, subscribe=is_reading)
             self.world.at(seconds, self._open, topic)
@@ -328,13 +328,14 @@ class OperatedSchedule(Schedule):
     def _crash_broker(self, planned: Disturbance, how: str) -> None:
         broker_id = self.broker_of(planned)
         self.world.tell(f"broker {broker_id}", "crashes" if how == CRASH else "loses its disk")
-        self.trouble("crash")
+        seconds = 0.2 + planned.strength**2 * 20
+        self.trouble("crash", seconds)
         self.crashes[broker_id].append(self.world.now)
         self.tubemq.crash_broker(broker_id)
         if how == DELETED:
             self.tubemq.lose_disk(broker_id)
         self.note_losses(how)
-        self.world.at(0.2 + planned.strength**2 * 20, self.start_broker, broker_id)
+        self.world.at(seconds, self.start_broker, broker_id)
 
 
 def some_options(r: random.Random, possible: Possible) -> dict[str, str]:

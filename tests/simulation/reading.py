@@ -143,6 +143,7 @@ class ReadingSchedule(OperatedSchedule):
         self.logged_at: dict[float, Mapping[Partition, int]] = {}  # where the offset log ended when messages were lost
         self.removed: set[Partition] = set()
         self.left_out: set[str] = set()
+        self._tolerates_in = -1  # the batch for which the operator has set failOnDataLoss to false
         self._strangers = 0
         self._slow_fetch_at: dict[str, GroupOffsets] = {}  # servers whose next fetch ends late, without its connection
         for topic in self.topics:
@@ -175,6 +176,9 @@ class ReadingSchedule(OperatedSchedule):
         self.apps.append(app)
         if self.is_calm:
             self.subscribed = self.topics
+        if 0 <= self._tolerates_in < self.checkpoint.committed and self.world.hash("fails again", app.name) % 2:
+            self.options.pop("failondataloss", None)  # what was lost is behind the query
+            self._tolerates_in = -1
         self.group.begin()
         source = TubeMQSource(self.raw(), self.setting.extra["scans"])
         interval = self.setting.interval if not self.is_calm else min(2.0, self.setting.interval)
@@ -225,6 +229,7 @@ class ReadingSchedule(OperatedSchedule):
         if isinstance(error, DataLossError):
             self.guarded(self.reading.reported, error)
             self.options["failondataloss"] = "false"  # as the error advises
+            self._tolerates_in = self.checkpoint.committed
         elif self.is_removed and isinstance(error, (ConfigError, ServerError, TransportError)):
             pass  # until somebody creates the topic anew
         elif (
@@ -275,16 +280,8 @@ class ReadingSchedule(OperatedSchedule):
     def claims_stay(self) -> bool:
         """Return True if no broker can have forgotten claims of its clients."""
         recent = {what for at, what in self.troubles if self.world.now - at < 60.0}
-        return not self.has_weather and not recent & {
-            "crash",
-            "stop",
-            "start",
-            "hang",
-            "network",
-            "deleted",
-            "rights",
-            "clock",
-        }
+        breaking = {"crash", "stop", "hang", "network", "deleted", "rights", "clock"}
+        return not self.has_weather and not recent & breaking
 
     # -- what the promises ask ------------------------------------------------------------------------------------
 
@@ -532,7 +529,7 @@ class ReadingSchedule(OperatedSchedule):
         """The operator changes the query's topics with its next start, and tolerates what goes away."""
         if len(self.topics) < 2 or self.setting.extra["names"] == "subscribePattern":
             return
-        self.options["failondataloss"] = "false"
+        self.options["failondataloss"], self._tolerates_in = "false", self.checkpoint.committed + 1
         both = self.subscribed == self.topics
         self.subscribed = self.topics[:1] if both else self.topics
         self.trouble("removed")

@@ -143,7 +143,7 @@ class Schedule:
         self.came: list[str] = []
         self.is_calm = False  # after the last disturbance
         self.held_until = 0.0
-        self.troubles: list[tuple[float, str]] = []  # what could explain an error of a user, and when it came
+        self.troubles: list[tuple[float, str]] = []  # what could explain an error of a user, and its end
         self.crashes: dict[int, list[float]] = defaultdict(list)  # of brokers
         self._wanted = cells
         self._enough = enough
@@ -348,9 +348,9 @@ class Schedule:
 
     # -- disturbances of servers and network, for all schedules ----------------------------------------------------
 
-    def trouble(self, what: str) -> None:
-        """Record what may explain that a user's work fails."""
-        self.troubles.append((self.world.now, what))
+    def trouble(self, what: str, lasts: float = 0.0) -> None:
+        """Record, with its end, what may explain that a user's work fails."""
+        self.troubles.append((self.world.now + lasts, what))
 
     def broker_of(self, planned: Disturbance) -> int:
         ids = self.tubemq.broker_ids
@@ -359,13 +359,13 @@ class Schedule:
     def stop_broker(self, planned: Disturbance) -> None:
         broker_id = self.broker_of(planned)
         self.world.tell(f"broker {broker_id}", "stops cleanly")
-        self.trouble("stop")
+        seconds = 0.2 + planned.strength**2 * 20
+        self.trouble("stop", seconds)
         self.tubemq.stop_broker(broker_id)
-        self.world.at(0.2 + planned.strength**2 * 20, self.start_broker, broker_id)
+        self.world.at(seconds, self.start_broker, broker_id)
 
     def start_broker(self, broker_id: int) -> None:
         self.world.tell(f"broker {broker_id}", "starts")
-        self.trouble("start")
         self.tubemq.start_broker(broker_id)
 
     def hang_server(self, planned: Disturbance) -> None:
@@ -373,7 +373,7 @@ class Schedule:
         server = servers[planned.number % len(servers)]
         seconds = 0.3 + planned.strength**3 * 40
         self.world.tell(server, f"hangs for {seconds:.1f} s")
-        self.trouble("hang")
+        self.trouble("hang", seconds)
         hangs = self.network.hangs  # a second hang does not end the first one
         hangs[server] = max(hangs.get(server, 0.0), self.world.now + seconds)
 
@@ -386,7 +386,7 @@ class Schedule:
         server = servers[planned.number // 7 % len(servers)]
         seconds = 0.5 + planned.strength**2 * 20
         self.world.tell(host, f"cannot reach {server} for {seconds:.1f} s")
-        self.trouble("network")
+        self.trouble("network", seconds)
         self.network.unreachable[host, server] = self.world.now + seconds
 
     def switch_master(self, planned: Disturbance) -> None:
@@ -397,7 +397,7 @@ class Schedule:
     def stop_master(self, planned: Disturbance) -> None:
         seconds = 0.5 + planned.strength**2 * 30
         self.world.tell("master 1", f"is away for {seconds:.1f} s")
-        self.trouble("master")
+        self.trouble("master", seconds)
         self.tubemq.stop_master(1)
         self.world.at(seconds, self.tubemq.start_master, 1)
 

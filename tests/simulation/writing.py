@@ -434,7 +434,7 @@ class WritingSchedule(OperatedSchedule):
         if weather.lost or ((weather.late or weather.late_reply or late_if_slow) and weather.longest >= 2.0):
             return True
         words = {"crash", "stop", "hang", "network", "deleted", "slow"}
-        return any(when >= at - 40.0 and what in words for when, what in self.troubles)
+        return any(end >= at - 10.0 and what in words for end, what in self.troubles)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -513,7 +513,7 @@ class WritingSchedule(OperatedSchedule):
         pause = 0.05 + planned.strength**2 * 0.8
         seconds = 5.0 + planned.number % 30
         self.world.tell(f"broker {broker_id}", f"needs {pause:.2f} s for each message for {seconds:.0f} s")
-        self.trouble("slow")
+        self.trouble("slow", seconds)
         self._hang_again(f"broker {broker_id}", pause, self.world.now + seconds)
 
     def _hang_again(self, server: str, pause: float, until: float) -> None:
