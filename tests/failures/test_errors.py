@@ -164,14 +164,14 @@ READING = [
     # Claims at the broker
     refused(CLAIM, 400, ServerError),
     refused(CLAIM, 415, AuthError, PASSWORD),
-    *(gave_up(CLAIM, code, f"{code} {SAID}") for code in (403, 500, 503)),
+    *(gave_up(CLAIM, code, f"{code} {SAID}") for code in (201, 403, 452, 500, 503)),
     Case(CLAIM, 410, PartitionOccupiedError, STRANGER, text=HELD),
     Case(CLAIM, 415, TransportError, f".*{STALE}{QUIET}the master gives no newer one{QUIET}", text=STALE),
     *(Case(RELEASE, what, PartitionOccupiedError, OURS) for what in (400, 403, 411, 412, 415, 500, 503, STANDBY)),
     Case(RELEASE, TARGET, PartitionOccupiedError, OURS),
     refused(BEAT, 400, ServerError),
     Case(BEAT, 415, AuthError, f"{AIM[BEAT]} failed with 415 CERTIFICATE_FAILURE: {SAID}; check.*"),
-    *(gave_up(BEAT, code, f".*: {code} {SAID}") for code in (403, 500, 503)),
+    *(gave_up(BEAT, code, f".*: {code} {SAID}") for code in (201, 403, 452, 500, 503)),
     # Reading
     refused(FETCH, 400, ServerError),
     Case(FETCH, 777, ServerError, f"{AIM[FETCH]} failed with 777 UNKNOWN: {SAID}", True),
@@ -183,7 +183,7 @@ READING = [
     )),
     forgotten(ENDS, 401),
     refused(ENDS, 400, ServerError),
-    *(gave_up(ENDS, code, f"{code} {SAID}") for code in (403, 500, 503)),
+    *(gave_up(ENDS, code, f"{code} {SAID}") for code in (201, 403, 452, 500, 503)),
 ]  # fmt: skip
 
 

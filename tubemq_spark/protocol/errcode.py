@@ -123,6 +123,11 @@ def reaction_to(code: int) -> Reaction:
     return REACTIONS.get(code, Reaction.FAIL)
 
 
+def is_retryable(code: int) -> bool:
+    """Return True if the same request may succeed later."""
+    return reaction_to(code) in (Reaction.RETRY, Reaction.WAIT)
+
+
 def code_name(code: int) -> str:
     """Return TubeMQ's name of `code`, or `UNKNOWN`."""
     try:

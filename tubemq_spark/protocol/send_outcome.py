@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, is_elsewhere, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, is_elsewhere, is_retryable
 from tubemq_spark.protocol.send_acks import SendAck
 
 SendOutcome = SendAck | Failure | TransportError | ProtocolError
@@ -51,7 +51,7 @@ def classify_failure(outcome: SendOutcome) -> tuple[Fate, FailureCause]:
     if isinstance(outcome, SendAck):
         code = outcome.errCode
         # The visit token may have expired (CERTIFICATE_FAILURE): the next heartbeat brings a new one.
-        if reaction_to(code) not in (Reaction.RETRY, Reaction.WAIT) and code != ErrCode.CERTIFICATE_FAILURE:
+        if not is_retryable(code) and code != ErrCode.CERTIFICATE_FAILURE:
             return Fate.REFUSED, _CAUSES.get(code, FailureCause.OTHER)
         fate = Fate.NOT_STORED if code in _NOT_STORED else Fate.HANDLED
         return fate, _CAUSES.get(code, FailureCause.OTHER)

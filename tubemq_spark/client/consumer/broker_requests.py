@@ -16,7 +16,7 @@ from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.envelope import Response
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_retryable, reaction_to
 from tubemq_spark.protocol.fetched_batch import StoredMessage
 from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
@@ -141,7 +141,7 @@ def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
         check_positions(request.what, reply.currOffset, reply.maxOffset)
         return reply
     problem = f"{request.what}: {reply.errCode} {reply.errMsg}"
-    if reaction_to(reply.errCode) in (Reaction.RETRY, Reaction.WAIT, Reaction.CLAIM_LOST):
+    if is_retryable(reply.errCode) or reaction_to(reply.errCode) is Reaction.CLAIM_LOST:
         raise TransportError(problem, holder=holder_in(reply.errMsg))
     raise error_for_code(reply.errCode, reply.errMsg, request.what)
 

@@ -32,7 +32,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId, Relation, holder_in
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_retryable, is_unknown_topic
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
@@ -131,7 +131,7 @@ def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome
         return ClaimAnswer(GroupPosition(reply.currOffset, reply.maxOffset))
     if reply.errCode == ErrCode.PARTITION_OCCUPIED:
         return ClaimAnswer(holder=holder_in(reply.errMsg))
-    if reaction_to(reply.errCode) is Reaction.RETRY:
+    if is_retryable(reply.errCode):
         return ClaimAnswer(
             error=TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}"),
             is_unknown_topic=is_unknown_topic(reply.errCode, reply.errMsg),

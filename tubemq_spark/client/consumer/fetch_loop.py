@@ -23,7 +23,7 @@ from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
-from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, code_name, not_found_kind, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, code_name, is_retryable, not_found_kind
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage, payload_size
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -296,7 +296,7 @@ class FetchLoop:
             kind = not_found_kind(reply.errMsg)
             exact.on_not_found(kind)
             return 0.0 if kind is NotFound.WAIT else None
-        if reaction_to(code) in (Reaction.RETRY, Reaction.WAIT):
+        if is_retryable(code):
             exact.on_not_found(NotFound.WAIT)  # the broker is closed or slow, and the cursor stays
             return _REFUSED_FETCH_PAUSE
         self._claim.check(code, reply.errMsg, what)

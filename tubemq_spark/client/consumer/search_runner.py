@@ -17,7 +17,15 @@ from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import TimestampMissingError, TransportError
-from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
+from tubemq_spark.protocol.errcode import (
+    ErrCode,
+    NotFound,
+    Reaction,
+    error_for_code,
+    is_retryable,
+    not_found_kind,
+    reaction_to,
+)
 from tubemq_spark.protocol.flow_rules import LEAST_DATA_WAIT, LONGEST_WAIT
 from tubemq_spark.protocol.index_search import Reply, Search
 from tubemq_spark.protocol.metadata import Partition
@@ -127,7 +135,7 @@ def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
         if reply.errCode == ErrCode.SUCCESS:
             found.append(Reply(reply.currOffset, reply.messages))
             continue
-        if reaction_to(reply.errCode) not in (Reaction.RETRY, Reaction.WAIT, Reaction.CLAIM_LOST):
+        if not is_retryable(reply.errCode) and reaction_to(reply.errCode) is not Reaction.CLAIM_LOST:
             raise error_for_code(reply.errCode, reply.errMsg, request.what)
         kind = not_found_kind(reply.errMsg) if reply.errCode == ErrCode.NOT_FOUND else NotFound.WAIT
         found.append(kind)

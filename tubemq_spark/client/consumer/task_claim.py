@@ -20,7 +20,7 @@ from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import FencedError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.claim_id import ClaimId, holder_in
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_retryable, reaction_to
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
@@ -143,7 +143,7 @@ class TaskClaim:
                 "newer attempt took it over, or this one paused for too long. What it read so far is not used",
                 holder=holder_in(message),
             )
-        if reaction_to(code) is Reaction.RETRY:
+        if is_retryable(code):
             raise TransportError(f"{what}: {code} {message}")
         raise error_for_code(code, message, what)
 
