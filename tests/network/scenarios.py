@@ -21,7 +21,7 @@ def seconds(short: float, full: float) -> float:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A disturbance that lasts for `seconds`. `fails` is True if it lasts longer than queries retry."""
+    """A disturbance that lasts for `seconds`."""
 
     name: str
     disturb: Callable[[Proxied], None]
