@@ -35,6 +35,7 @@ from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 GROUP = "readers"
 _TIMEOUT = "tubemq.claim.timeoutms"
 _FETCHED, _THEN = "worker reads: get_message", Moment("state", None)
+_LIMITS = ("maxoffsetspertrigger", "maxbytespertrigger")
 _QUIET = ("waits for messages", "writes the files of a batch")
 
 # Tunables of the product, and smaller values.
@@ -62,7 +63,11 @@ OPTIONS: Possible = (
     (1.0, "startingoffsets", ("earliest", "earliest", "latest", "group")),
     (1.0, _TIMEOUT, ("5000", "45000")),
     (1.0, "headsintervalms", ("0", "100")),
+    (0.08, "startingtimestamp", ("1764000000300", "1764000002000")),  # the world begins at 1764000000
     (0.3, "maxoffsetspertrigger", ("3", "5", "9")),
+    (0.15, "maxbytespertrigger", ("60", "500")),
+    (0.1, "minoffsetspertrigger", ("3",)),
+    (1.0, "maxtriggerdelay", ("4s",)),
     (0.3, "failondataloss", ("false",)),
     (0.2, "maxpartitionspertask", ("3",)),
     (0.3, "tubemq.connections.shared", ("false",)),
@@ -356,7 +361,8 @@ class ReadingSchedule(OperatedSchedule):
                     self.send(topic, number, 1)
 
     def must_restart(self) -> bool:
-        limited = self.options.pop("maxoffsetspertrigger", None) is not None and self.setting.interval > 0.0
+        limits = [name for name in _LIMITS if self.options.pop(name, None) is not None]
+        limited = bool(limits) and self.setting.interval > 0.0
         return self.subscribed != self.topics or limited or self.setting.interval > 15.0
 
     def at_end(self) -> None:
@@ -632,8 +638,9 @@ class ReadingSchedule(OperatedSchedule):
         ]
         of_batch = {**self._subscription(self.topics), "startingoffsets": "earliest", "failondataloss": "false"}
         raw = self.raw(**{**of_batch, "tubemq.group": group})
-        for name in ("maxoffsetspertrigger", "headsintervalms", "commitoffsets"):
+        for name in (*_LIMITS, "minoffsetspertrigger", "maxtriggerdelay", "headsintervalms", "commitoffsets"):
             raw.pop(name, None)
+        raw.pop("startingtimestamp", None)
         world.tell(app.name, f"reads all topics in group {group}")
         call = app.jvm.start("batch", partial(batch_read, app, raw, 1 + planned.number % 2))
         if planned.number % 2 == 0:

@@ -172,6 +172,18 @@ def test_stream_begins_at_the_latest_if_no_message_is_late_enough(
 
 
 @pytest.mark.option("startingTimestamp")
+def test_messages_that_come_during_the_search_for_a_time_are_no_loss(timed: EmbeddedTubeMQ) -> None:
+    stream = Stream(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")
+    come = partial(timed.send, "t", b"early", "1:0", msg_time="202601011259")
+    with timed.on("partition_register", client="_look_", times=1).run(come) as search:
+        stream.run()
+    assert search.fired
+    timed.send("t", b"late", "1:0", msg_time="202601011301")
+    stream.run()
+    assert bodies(stream.rows) == [b"late"]
+
+
+@pytest.mark.option("startingTimestamp")
 def test_nothing_is_logged_if_a_partition_has_a_message_that_is_late_enough(
     timed: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
 ) -> None:

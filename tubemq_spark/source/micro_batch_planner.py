@@ -206,6 +206,8 @@ class MicroBatchPlanner:
             self._move_group(start, is_latest=True)
         else:
             begin = initial = self._first_positions(claims)
+            if any(at > claims.position(partition).end for partition, at in begin.items()):
+                now = self._options.client.clock.monotonic()  # a search by time met messages that came meanwhile
         claims.refresh(older_than=now)
         log_ends = {partition: self._owned_end(partition, at, claims) for partition, at in begin.items()}
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
