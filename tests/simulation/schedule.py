@@ -375,6 +375,8 @@ class Schedule:
         self.world.tell(server, f"hangs for {seconds:.1f} s")
         self.trouble("hang", seconds)
         hangs = self.network.hangs  # a second hang does not end the first one
+        if hangs.get(server, 0.0) > self.world.now:
+            self.trouble("long hang", seconds)
         hangs[server] = max(hangs.get(server, 0.0), self.world.now + seconds)
 
     def part_network(self, planned: Disturbance) -> None:
