@@ -166,6 +166,20 @@ def test_a_search_that_fails_does_not_mark_the_batch_as_begun(start: Start, monk
     assert writing.write(some, task.again()).already_stored == 0
 
 
+def test_a_task_that_searches_marks_the_batch_again(start: Start) -> None:
+    """A broker that crashes may have lost the mark that the plan has left."""
+    cluster, task = start(), Task()
+    for batch in range(2):
+        task = write(cluster, task, rows(str(batch), 5))
+    some, group = rows("2", 5), plan_group(group_of(cluster))
+    writing = plan_batch(cluster, some)
+    assert group_position(cluster, group, "demo") == 10 * UNIT
+    cluster.tubemq.move_group(group, "demo", 1, 0, 0)
+    new_workers()
+    writing.write(some, task.again())
+    assert group_position(cluster, group, "demo") == 10 * UNIT
+
+
 @pytest.mark.parametrize("committed", [False, True], ids=["in the batch", "before Spark knew of the commit"])
 def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Start, committed: bool) -> None:
     """Retention may have removed rows of its batch."""

@@ -55,7 +55,6 @@ class QueryBookmarks:
         self._away_after = session.settings.timings.broker_away_after
         self._away: set[Partition] = set()
         self.known: dict[Partition, Bookmark] = dict(planned)
-        self._begun = set(planned)  # where this attempt or its plan has marked the batch as begun
 
     def of_topic(self, topic: str) -> list[Partition]:
         return [partition for partition in self.known if partition.topic == topic]
@@ -110,14 +109,12 @@ class QueryBookmarks:
         """
         within = self._away_after if skip_away else None
         group = self._options.group
-        found = read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
-        if begins:
-            self._begun.update(found)
-        return found
+        return read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
 
     def begin_batch(self, topic: str) -> None:
-        """Mark the batch as begun in all known partitions of `topic`. Raise `TransportError` if a broker is away."""
-        self.read([one for one in self.of_topic(topic) if one not in self._begun], skip_away=False)
+        """Mark the batch as begun in all known partitions of `topic`, also where the plan has done so: a broker may
+        have lost that mark in a crash. Raise `TransportError` if a broker is away."""
+        self.read(self.of_topic(topic), skip_away=False)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
         return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, refresh=refresh)
