@@ -155,6 +155,18 @@ def test_a_fingerprint_of_the_first_message_stands_where_this_message_is() -> No
     assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0), taken(6, partition=B, time=0)]
 
 
+def test_a_fingerprint_that_is_flushed_stands_where_its_message_is() -> None:
+    """Retention has left the entries from 2 on. A's first message from there on may be lost with the store's tail."""
+    results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, None)}
+    results |= {(A, 6 * UNIT): found(6, 6), (B, 6 * UNIT): found(6, None)}
+    results |= {(A, 0): found(2, 5), (B, 0): found(2, 2)}
+    batch = batch_of(6, 9)
+    assert set(check(batch, results).second_places()) == {(A, 3 * UNIT), (B, 3 * UNIT)}
+    results |= {(A, 3 * UNIT): found(3, 5), (B, 3 * UNIT): found(3, None)}
+    assert taken(2, partition=B, time=0) in check(batch, results).new_fingerprints()
+    assert taken(2, time=0) not in check(batch, results).new_fingerprints()
+
+
 def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:
     begin, ends = {A: 6 * UNIT, B: 6 * UNIT}, {A: 9 * UNIT, B: 9 * UNIT}
     known = ids_between(begin, ends, {STORE: (taken(5), taken(8))}, CLUSTER)

@@ -164,13 +164,15 @@ class StoreCheck:
     def second_places(self) -> Iterator[PartitionPosition]:
         """Yield positions whose need shows in the first results.
 
-        If several partitions have messages from an entry on, a probe behind it shows which one has the entry.
+        If several partitions have messages from an entry on, probes behind it show which one has the entry.
         If the newest fingerprint turns out to be old, a fingerprint of the batch's first message is needed.
         """
         batch = self.batch
         if not self.needs_fingerprints:
             return
         yield from self._places_behind(batch.last_entry)
+        if (entry := self._flushed_entry) is not None and len(batch.members) > 1:
+            yield from batch.places(entry + UNIT)
         if not self._continues_newest:
             yield from self._places_behind(batch.start)
         elif self._is_unclear_since_newest:
@@ -203,6 +205,14 @@ class StoreCheck:
         """A position surely in the files. It is not the last such one, as other partitions' entries may follow it."""
         flushed = self.batch.start if self.flushed_end is None else min(self.batch.start, self.flushed_end)
         return max(0, flushed - UNFLUSHED_AT_MOST)
+
+    @property
+    def _flushed_entry(self) -> int | None:
+        """The store's first entry from `_flushed_position` on, if the batch begins behind it and has no fingerprint."""
+        if self.batch.newest is not None:
+            return None
+        begins = [result.begin for result in self._results_at(self._flushed_position).values()]
+        return max(begins) if begins and max(begins) < self.batch.start else None
 
     # What the results prove
 
@@ -269,10 +279,12 @@ class StoreCheck:
             yield Fingerprint(batch.start, owner.partition_id, first_id, time)
 
     def _flushed_message(self) -> Iterator[Fingerprint]:
-        starts = self._results_at(self.batch.start)
+        if (entry := self._flushed_entry) is None:
+            return
+        behind = self._results_at(entry + UNIT)
         for partition, result in self._results_at(self._flushed_position).items():
-            if result.first_id is None or partition not in starts or result.begin >= self.batch.start:
+            if result.begin != entry or result.first_id is None:
                 continue
-            if result.first_id != starts[partition].first_id:
-                yield Fingerprint(result.begin, partition.partition_id, result.first_id, 0)
+            if len(self.batch.members) == 1 or (partition in behind and behind[partition].first_id != result.first_id):
+                yield Fingerprint(entry, partition.partition_id, result.first_id, 0)
                 return
