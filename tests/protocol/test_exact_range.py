@@ -26,6 +26,7 @@ from tests.protocol.simulated_store import UNIT, Fetched, Limits, SimulatedStore
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, EntryCount, RangeState
 
 
@@ -466,3 +467,14 @@ def test_positions_end_behind_too_many_empty_entries() -> None:
     entries.restart()
     found.append((entries.has_positions, entries.most_empty))
     assert found == [(True, 0), (False, -1), (True, MAX_EMPTY_ENTRIES)]
+
+
+def test_an_end_right_behind_a_seek_shows_that_the_cursor_was_moved() -> None:
+    """Two late fetches may each take all messages of a reading: then both readings are empty, and equal."""
+    shared = ExactRange(Partition(1, "t", 0), 0, 8 * UNIT, owns_store=False)
+    assert [one.action for one in shared.commands()] == [Action.SEEK, Action.FETCH]
+    shared.on_seek(0, 8 * UNIT)
+    shared.on_not_found(NotFound.END)
+    assert [one.action for one in shared.commands()] == [Action.SEEK]
+    with pytest.raises(PositionMovedError, match="nothing behind 0, where the cursor was set"):
+        shared.on_seek(0, 8 * UNIT)

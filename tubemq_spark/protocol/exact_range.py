@@ -225,6 +225,8 @@ class ExactRange:
             self._cut(held._replace(bound=reply.begin))
         elif held is not None:
             self._complete(held.messages, held.begin, reply.begin)
+        elif reply is AT_END and self._cursor.is_exact and not self._entries.owns_store:
+            self._fail(f"the broker has nothing behind {self._cursor.sought}, where the cursor was set")
         elif reply is AT_END and not self._cursor.has_passed:  # nothing says why no entry gave a message
             self._complete((), self._cursor.sought, self.end)
         elif reply.begin >= self.end:
