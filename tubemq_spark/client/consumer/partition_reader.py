@@ -92,7 +92,8 @@ class PartitionReader:
                     if losses > _MAX_LOSSES:
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss)
-                self._check_replaced(exact)
+                if loss is None or loss.offered < loss.asked:  # what retention removes had been flushed
+                    self._check_replaced(exact)
                 if loss is None:
                     return
                 if exact.delivered.is_whole:
