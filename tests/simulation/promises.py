@@ -348,7 +348,14 @@ class Group:
             if position is None or position in excused:
                 continue
             store = self.schedule.store_of(partition)  # a broker moves a group only within the store
-            if store is not None and position == store.max_offset < max((one or 0 for one in excused), default=0):
+            is_shorter = any(
+                one.store == partition.store and one.how != RETENTION for one in self.schedule.truth.losses
+            )
+            if (
+                is_shorter
+                and store is not None
+                and position == store.max_offset < max(one or 0 for one in excused | {0})
+            ):
                 continue
             start = starts.get(partition)
             is_unread = ends.get(partition, start) == start  # the query moves the group with its next batch

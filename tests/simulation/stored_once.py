@@ -119,11 +119,10 @@ class StoredOnce:
         return False
 
     def _outlived(self, attempt: Attempt) -> bool:
-        """Return True if a task of the next batch began before the attempt sent its first message."""
-        copies = (copy for entry in self._writing.of_batch[attempt.origin] for copy in entry.copies)
-        first = min((copy.message.at for copy in copies if copy.attempt is attempt), default=0.0)
+        """Return True if a task of the next batch began before the attempt had handled its first rows."""
         name, batch = attempt.origin
-        return any(one.at < first for one in self._writing.attempts[(name, batch + 1), attempt.task])
+        had_rows_at = self._schedule.world.now if attempt.had_rows_at is None else attempt.had_rows_at
+        return any(one.at < had_rows_at for one in self._writing.attempts[(name, batch + 1), attempt.task])
 
     def _has_written_before(self, run: str, origin: Origin) -> bool:
         """Return True if an earlier batch of the run had a row that names a topic."""

@@ -104,7 +104,7 @@ class WritingSchedule(OperatedSchedule):
         # A broker that is slow may not take the mark of an attempt, which finds that of the one before it.
         FencedError: frozenset({"repeated", "speculation", "zombie", "clock", "crash", "retention", "slow"}),
         PartitionOccupiedError: _LATE,
-        ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
+        ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on", "master"}),
         ServerError: frozenset({"closed", "full"}),
     }
     CLIENTS = "producers"
@@ -391,7 +391,7 @@ class WritingSchedule(OperatedSchedule):
             pass  # no master had a new one
         elif "enlarge topic" in self.came and "not every entry" in str(error):
             pass  # a store got a second partition after the plan, and brokers flush less often than tasks try again
-        elif "which is too late" in str(error) and (self.setting.weather.late or "hang" in self.recent_troubles()):
+        elif "which is too late" in str(error) and (self.setting.weather.late or self.setting.weather.late_after_hang):
             pass  # a move of the third group came after the next plan
         else:
             super().explain(who, error)

@@ -291,6 +291,8 @@ class Writing:
         """A task that asks for more rows than `given` has not too much in flight: each row of which no message is
         stored takes `OVERHEAD` bytes at least."""
         attempt = self._of_process[process][-1]
+        if attempt.had_rows_at is None:
+            attempt.had_rows_at = self.schedule.world.now
         if self.schedule.packed:  # a pack waits for more rows
             return
         stored: Counter[bytes] = Counter()
