@@ -101,14 +101,16 @@ class Deduplicator:
     def _stored_in(self, topic: str) -> StoredRowsOfTask | None:
         """Return the task's rows that earlier attempts have stored in `topic`, None if there are none."""
         has_earlier_attempts = self._earlier is not EarlierAttempts.NONE
-        if not self._bookmarks.of_topic(topic):  # the plan did not know it
+        is_planned = bool(self._bookmarks.of_topic(topic))
+        if not is_planned:
+            # Tasks in other processes read from the bookmarks whether an earlier run has begun the batch. A task that
+            # has to search therefore marks the batch as begun only after the search (below).
             self._bookmarks.known |= self._bookmarks.read_topic(topic, begins=not has_earlier_attempts)
         if not has_earlier_attempts:
             return None
         stored = self._search_topic(topic)
-        # Attempts read from the bookmarks whether an earlier run has begun the batch. If the search had marked it as
-        # begun and then failed, the next attempt could not rule that out.
-        self._bookmarks.begin_batch(topic)
+        if not is_planned:
+            self._bookmarks.read(self._bookmarks.of_topic(topic), skip_away=False)
         return stored
 
     def _search_topic(self, topic: str) -> StoredRowsOfTask | None:

@@ -105,16 +105,11 @@ class QueryBookmarks:
         """Return the present bookmarks of `partitions`.
 
         With `skip_away`, leave out partitions whose broker does not answer soon; without, raise `TransportError` for
-        them. `begins` is False for a caller that does not send yet: it calls `begin_batch` before it sends.
+        them. `begins` is False for a caller that does not send yet.
         """
         within = self._away_after if skip_away else None
         group = self._options.group
         return read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
-
-    def begin_batch(self, topic: str) -> None:
-        """Mark the batch as begun in all known partitions of `topic`, also where the plan has done so: a broker may
-        have lost that mark in a crash. Raise `TransportError` if a broker is away."""
-        self.read(self.of_topic(topic), skip_away=False)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
         return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, refresh=refresh)
@@ -174,6 +169,9 @@ class StoredRowsSearch:
                 if self._options.fails_when_uncertain:
                     raise
                 self._report_uncertain(problem)
+        # Only now: if the search failed, the next attempt could not rule out that the batch had begun. Also where the
+        # plan has marked it, because a broker may have lost that in a crash.
+        self._bookmarks.read(ends, skip_away=False)
         return stored
 
     def _bookmarks_after_settling(self, topic: str, times: int) -> Bookmarks:
