@@ -46,6 +46,9 @@ Store = tuple[int, str, int]
 class Fingerprint(NamedTuple):
     """The message at `position` is of `partition_id` and has `message_id`.
 
+    The oldest one of a store may be that of the partition's first message behind `position`, if nothing showed whose
+    the entry is.
+
     `NO_MESSAGE`: no message stood at `position`, because retention had removed it. Only another store has one there.
     The message was sent at about `time`, in seconds since the epoch by the driver's clock; 0 if unknown. Drivers'
     clocks may be set: a later fingerprint may have an earlier time, and a time may lie in the future.

@@ -281,10 +281,16 @@ class StoreCheck:
     def _flushed_message(self) -> Iterator[Fingerprint]:
         if (entry := self._flushed_entry) is None:
             return
-        behind = self._results_at(entry + UNIT)
-        for partition, result in self._results_at(self._flushed_position).items():
-            if result.begin != entry or result.first_id is None:
-                continue
-            if len(self.batch.members) == 1 or (partition in behind and behind[partition].first_id != result.first_id):
-                yield Fingerprint(entry, partition.partition_id, result.first_id, 0)
-                return
+        starts, behind = self._results_at(self.batch.start), self._results_at(entry + UNIT)
+        before_start = {
+            partition: result.first_id
+            for partition, result in self._results_at(self._flushed_position).items()
+            if result.first_id is not None and partition in starts and result.first_id != starts[partition].first_id
+        }
+        owners = {
+            partition: first_id
+            for partition, first_id in before_start.items()
+            if len(self.batch.members) == 1 or (partition in behind and behind[partition].first_id != first_id)
+        }
+        for partition, first_id in list((owners or before_start).items())[:1]:
+            yield Fingerprint(entry, partition.partition_id, first_id, 0)

@@ -226,8 +226,18 @@ class TruncationCheck:
         low = max(last.position + UNIT if last else 0, store_begin)
         high = min(replaced.position, store_end)
         if low < high:
-            high = self._search(batch, low, high, span_between(last, replaced) if last else None)
+            is_exact = last is not None and self._is_of_its_entry(batch, last)
+            high = self._search(batch, low, high, span_between(last, replaced) if last and is_exact else None)
         return high, intact
+
+    def _is_of_its_entry(self, batch: StoreRange, fingerprint: Fingerprint) -> bool:
+        """Whether the message stands at the fingerprint's position. In a shared store, the oldest one may be of a later
+        message, whose id does not show which ones before it are old."""
+        if len(batch.members) == 1 or fingerprint != batch.fingerprints[0]:
+            return True
+        partition, position = batch.place(fingerprint)
+        behind = self.prober.probe([(partition, position + UNIT)], optional=unread_members([batch])).values()
+        return any(one.first_id != fingerprint.message_id for one in behind)
 
     def _search(self, batch: StoreRange, low: int, high: int, old_ids: IdSpan | None) -> int:
         """Return the position of the first new message in [low, high), or `high`.
