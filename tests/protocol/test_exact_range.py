@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -476,5 +477,22 @@ def test_an_end_right_behind_a_seek_shows_that_the_cursor_was_moved() -> None:
     shared.on_seek(0, 8 * UNIT)
     shared.on_not_found(NotFound.END)
     assert [one.action for one in shared.commands()] == [Action.SEEK]
-    with pytest.raises(PositionMovedError, match="nothing behind 0, where the cursor was set"):
+    with pytest.raises(PositionMovedError, match="has entries behind 0"):
         shared.on_seek(0, 8 * UNIT)
+
+
+def test_an_end_behind_the_seek_that_cuts_a_reply_shows_it_too() -> None:
+    """The reply has messages behind the range, which nothing would cut off."""
+    shared = ExactRange(Partition(1, "t", 0), 0, 8 * UNIT, owns_store=False)
+    shared.commands()
+    shared.on_seek(0, 20 * UNIT)
+    shared.on_fetch(0, 20 * UNIT, [SimpleNamespace(messageId=n, checkSum=n) for n in (1, 2, 3)])
+    shared.commands()
+    shared.on_not_found(NotFound.END)
+    assert [one.action for one in shared.commands()] == [Action.ROLL_BACK, Action.SEEK, Action.FETCH]
+    shared.on_roll_back(0)
+    shared.on_seek(8 * UNIT, 20 * UNIT)
+    shared.on_not_found(NotFound.END)
+    shared.commands()
+    with pytest.raises(PositionMovedError, match="has entries behind 224"):
+        shared.on_seek(0, 20 * UNIT)

@@ -117,6 +117,7 @@ class ExactRange:
         if curr_offset < command.position or max_offset < self.end:
             end = min(curr_offset, max_offset) if curr_offset < command.position else max_offset
             raise self._data_loss(self.end, end, f"the store lost its tail, [{end}, {self.end})")
+        self._cursor.store_end = max_offset
         self._on(Event.SOUGHT, Reply(curr_offset, (), max_offset))
 
     def on_flushed_end(self, position: int) -> None:
@@ -149,7 +150,9 @@ class ExactRange:
             return
         if kind is NotFound.PASSED:
             self._cursor.passed()
-        if kind is NotFound.END or self._cursor.passed_the_end:
+        if kind is NotFound.END and self._cursor.was_moved and not self._entries.owns_store:
+            self._fail(f"the store has entries behind {self._cursor.sought}, and the next fetch was at its end")
+        elif kind is NotFound.END or self._cursor.passed_the_end:
             self._on(Event.ENDED, AT_END)
         else:
             self._on(Event.PASSED if kind is NotFound.PASSED else Event.WAITED)
@@ -225,8 +228,6 @@ class ExactRange:
             self._cut(held._replace(bound=reply.begin))
         elif held is not None:
             self._complete(held.messages, held.begin, reply.begin)
-        elif reply is AT_END and self._cursor.is_exact and not self._entries.owns_store:
-            self._fail(f"the broker has nothing behind {self._cursor.sought}, where the cursor was set")
         elif reply is AT_END and not self._cursor.has_passed:  # nothing says why no entry gave a message
             self._complete((), self._cursor.sought, self.end)
         elif reply.begin >= self.end:

@@ -139,16 +139,17 @@ class ReadCursor:
     def seek(self, position: int) -> None:
         self.sought = self.least_begin = position
         self._last_begin: int | None = None  # of the last reply since the seek
-        self.is_exact = True  # nothing moved the cursor since the seek: the next fetch begins exactly there
+        self._is_exact = True  # nothing moved the cursor since the seek: the next fetch begins exactly there
         self._passes = 0  # replies with a 404 that moved the cursor
+        self.store_end = position  # until the reply to the seek says more
 
     def can_begin_at(self, begin: int) -> bool:
         """Return whether the next fetch can begin at `begin` if no other client moved the cursor."""
-        return begin == self.least_begin or (begin > self.least_begin and not self.is_exact)
+        return begin == self.least_begin or (begin > self.least_begin and not self._is_exact)
 
     def fetched(self, begin: int, messages: int) -> None:
         """A fetch that began at `begin` returned this number of messages."""
-        self.is_exact = False
+        self._is_exact = False
         if self._owns_store or (self._last_begin is None and messages >= _FULL_REPLY):
             self._span = max(UNIT, begin - self.least_begin + UNIT * messages)
         elif self._last_begin is not None:  # other partitions share the store: this begin is the end of the last fetch
@@ -159,7 +160,13 @@ class ReadCursor:
     def passed(self) -> None:
         """A 404 moved the cursor over the rest of a memory block."""
         self._passes += 1
-        self.is_exact = False
+        self._is_exact = False
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether the first fetch since the seek cannot have been at the end of the store, unless somebody moved the
+        cursor."""
+        return self._is_exact and self.sought < self.store_end
 
     @property
     def has_passed(self) -> bool:
