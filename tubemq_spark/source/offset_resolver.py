@@ -113,8 +113,9 @@ class OffsetResolver:
         bound, strategy = self._options.starting, self._options.late_start
         moments = {p: place for p, place in bound.of(starts).items() if isinstance(place, datetime)}
         late = sorted(partition for partition in moments if starts[partition] >= at[partition].end)
+        extents = self._prober.extents(late)  # messages may have come since `at`
+        late = [partition for partition in late if starts[partition] >= extents[partition].end]
         if late and strategy == "error":
-            extents = self._prober.extents(late)
             empty = ", ".join(str(one) for one in late if extents[one].begin >= extents[one].end)
             remedy = f"{empty} has no messages, so" if empty else "give an earlier time, or"
             raise ConfigError(
