@@ -240,6 +240,8 @@ def write_task(
         for batch in batches(rows, columns, 3):
             if pause := world.decide("slow write", world.unrest.slow_task, lambda r: r.random() ** 3):
                 world.sleep(10 * pause)
+            if not given:
+                asks_for_more([])
             yield batch
             given += batch.num_rows
             asks_for_more(rows[:given])

@@ -119,10 +119,12 @@ class StoredOnce:
         return False
 
     def _outlived(self, attempt: Attempt) -> bool:
-        """Return True if a task of the next batch began before the attempt had handled its first rows."""
+        """Return True if a task of the next batch began before the attempt got its first rows."""
         name, batch = attempt.origin
-        had_rows_at = self._schedule.world.now if attempt.had_rows_at is None else attempt.had_rows_at
-        return any(one.at < had_rows_at for one in self._writing.attempts[(name, batch + 1), attempt.task])
+        had_rows_at = attempt.had_rows_at
+        return had_rows_at is not None and any(
+            one.at < had_rows_at for one in self._writing.attempts[(name, batch + 1), attempt.task]
+        )
 
     def _has_written_before(self, run: str, origin: Origin) -> bool:
         """Return True if an earlier batch of the run had a row that names a topic."""

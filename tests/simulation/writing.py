@@ -104,7 +104,7 @@ class WritingSchedule(OperatedSchedule):
         # A broker that is slow may not take the mark of an attempt, which finds that of the one before it.
         FencedError: frozenset({"repeated", "speculation", "zombie", "clock", "crash", "retention", "slow"}),
         PartitionOccupiedError: _LATE,
-        ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on", "master"}),
+        ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
         ServerError: frozenset({"closed", "full"}),
     }
     CLIENTS = "producers"
@@ -391,10 +391,17 @@ class WritingSchedule(OperatedSchedule):
             pass  # no master had a new one
         elif "enlarge topic" in self.came and "not every entry" in str(error):
             pass  # a store got a second partition after the plan, and brokers flush less often than tasks try again
-        elif "which is too late" in str(error) and (self.setting.weather.late or self.setting.weather.late_after_hang):
+        elif "which is too late" in str(error) and self._has_late_requests:
             pass  # a move of the third group came after the next plan
+        elif "knows no topic" in str(error) and "master" in self.recent_troubles():
+            pass  # brokers register at a new master when they can
         else:
             super().explain(who, error)
+
+    @property
+    def _has_late_requests(self) -> bool:
+        weather = self.setting.weather
+        return bool(weather.late or (weather.late_after_hang and "hang" in self.recent_troubles()))
 
     def committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
         self.batches += 1

@@ -61,7 +61,7 @@ class Attempt:
     bodies: frozenset[bytes | None] = field(init=False)
     is_speculative: bool = False  # another attempt of the same stage ran as well
     is_of_repeated_stage: bool = False  # another attempt of the stage had an attempt of the task as well
-    had_rows_at: float | None = None  # when it had handled its first rows
+    had_rows_at: float | None = None  # when it got its first rows
 
     def __post_init__(self) -> None:
         self.bodies = frozenset(row["value"] for row in self.rows)
