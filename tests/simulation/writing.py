@@ -71,7 +71,12 @@ ONCE_OPTIONS: Possible = (
     (0.1, "effectivelyonceuncertain", ("sendagain",)),
     (0.3, "effectivelyoncemaxoffsets", ("1", "10")),
 )
-PACK_OPTIONS: Possible = ((1.0, "messageformat", ("inlongmsg",)), (1.0, "inlongpackrows", ("2", "5", "100")))
+PACK_OPTIONS: Possible = (
+    (1.0, "messageformat", ("inlongmsg",)),
+    (1.0, "inlongpackrows", ("2", "5", "100")),
+    (0.4, "inlongpackms", ("0", "50")),
+    (0.3, "inlongpackbytes", ("60",)),
+)
 PROTOBUF_OPTIONS: Possible = (
     (1.0, "inlongpackformat", ("protobuf",)),
     (0.6, "inlongpackcompression", ("gzip", "snappy")),
