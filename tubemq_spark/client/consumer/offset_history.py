@@ -74,11 +74,7 @@ class OffsetHistory:
             return None
         if self._is_end and moment > now - _FARTHEST:
             return extent.end
-        ends = {
-            one.moment: one.end
-            for one in self._records(partition.broker_id, moment)
-            if (one.topic, one.store_id) == (partition.topic, partition.store_id)
-        }
+        ends = self._ends_of(partition, moment)
         if self._is_end:
             near = [one for one in ends if moment + _MAKING <= one <= moment + _FARTHEST]
             found = ends[min(near)] if near else None
@@ -86,7 +82,16 @@ class OffsetHistory:
             # A record has whole seconds, so it may be of up to a second later.
             near = [one for one in ends if moment - _FARTHEST <= one <= moment - _SECOND]
             found = ends[max(near)] if near else None
-        return None if found is None else max(extent.begin, min(found, extent.end))
+        # A store that became shorter since is another one, or has lost its tail.
+        if found is None or any(end < found for at, end in self._ends_of(partition, now).items() if at > moment):
+            return None
+        return max(extent.begin, min(found, extent.end))
+
+    def _ends_of(self, partition: Partition, moment: int) -> dict[int, int]:
+        """Return the ends of the partition's store around a moment, by the moments of their records."""
+        store = partition.topic, partition.store_id
+        records = self._records(partition.broker_id, moment)
+        return {one.moment: one.end for one in records if (one.topic, one.store_id) == store}
 
     def _records(self, broker_id: int, moment: int) -> set[_StoreEnd]:
         """Return the records around a moment, and perhaps others."""
