@@ -99,7 +99,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
         starts = without_expired(resolver.starting(at, earliest), options, session, prober)
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if pushed is not None:
-            to_read = _narrowed(to_read, options, session, pushed, resolver)
+            to_read = _narrowed(to_read, options, session, pushed, resolver, prober)
         return input_partitions(
             options,
             session,
@@ -115,7 +115,12 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
 
 
 def _narrowed(
-    found: Ranges, options: SourceOptions, session: ConsumerSession, pushed: PushedFilters, resolver: OffsetResolver
+    found: Ranges,
+    options: SourceOptions,
+    session: ConsumerSession,
+    pushed: PushedFilters,
+    resolver: OffsetResolver,
+    prober: Prober,
 ) -> Ranges:
     """Return what `pushed` leaves of the ranges."""
     left: dict[Partition, tuple[int, int]] = {}
@@ -126,16 +131,20 @@ def _narrowed(
             left[partition] = pushed.cut(start, end)
         elif not pushed.bounds_offset:  # no row has an offset here
             left[partition] = start, end
-    return _between_times(left, pushed, resolver)
+    return _between_times(left, pushed, resolver, prober)
 
 
-def _between_times(found: Ranges, pushed: PushedFilters, resolver: OffsetResolver) -> Ranges:
+def _between_times(found: Ranges, pushed: PushedFilters, resolver: OffsetResolver, prober: Prober) -> Ranges:
     """Return what conditions on `msg_time` leave of the ranges; all of it where messages have no time."""
     left = dict(found)
     try:
         if pushed.since is not None and pushed.since - _FIRST > _DISORDER:
             since = resolver.at_times(dict.fromkeys(left, pushed.since - _DISORDER))
-            left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
+            # What retention has removed might match: a reader must meet that gap.
+            begins = {partition: extent.begin for partition, extent in prober.extents(left).items()}
+            left = {
+                p: (max(start, since[p]) if since[p] > begins[p] else start, end) for p, (start, end) in left.items()
+            }
         if pushed.until is not None and _LAST - pushed.until > _DISORDER:
             until = resolver.at_times(dict.fromkeys(left, pushed.until + _DISORDER), is_end=True)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}

@@ -37,7 +37,7 @@ from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read, 
 from tubemq_spark.source.range_planner import ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
-from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
+from tubemq_spark.source.truncation_check import REPLACED_AFTER, StoreChangedError, TruncationCheck
 
 _log = logging.getLogger(__name__)
 
@@ -218,15 +218,25 @@ class MicroBatchPlanner:
         ends = self._rate_limit.batch_end(
             begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._visitor, begin, log_ends)
         )
+        clock, failures = self._options.client.clock, self._visitor.failures
+        counted_at = clock.monotonic()
         empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
-        begin, ends, log_ends = {**begin, **new}, {**ends, **new}, {**log_ends, **new_ends}
+        begin, ends = {**begin, **new}, {**ends, **new}
+        log_ends |= {partition: max(new_ends[partition], at) for partition, at in new.items()}
         # A broker that forgot a claim may have lost messages, also of stores without news.
         losses = claims.losses
         may_have_lost = self._verified_end is None or self._known_losses != losses
         checked = self._truncation_check.check(
             begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost or bool(new), empty=empty
         )
-        self._accept_losses(lost_tails(begin, checked.ends, log_ends), claims)
+        if self._visitor.failures != failures or clock.monotonic() - counted_at > REPLACED_AFTER:
+            empty = frozenset()  # the stores may be others since their messages were counted
+        lost = lost_tails(begin, checked.ends, log_ends)
+        if lost and initial is not None:
+            self._first = None
+            claims.refresh(older_than=clock.monotonic())
+            raise StoreChangedError(f"{next(iter(lost))} became shorter before the query has read anything")
+        self._accept_losses(lost, claims)
         self._skip_unowned(checked.unowned, log_ends)
         ends = {**ends, **checked.ends}
         end = start

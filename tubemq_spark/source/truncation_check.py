@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 # A check of a store makes some twenty objects. If all stores were checked together, they would outlive Python's young
 # garbage collections, and more full ones would follow, which visit all objects of the process.
 _STORES_AT_ONCE = 128
-_REPLACED_AFTER = 1.0  # seconds: a broker does not restart, and a topic is not recreated, in less
+REPLACED_AFTER = 1.0  # seconds: a broker does not restart, and a topic is not recreated, in less
 
 
 class StoreChangedError(Exception):
@@ -123,7 +123,7 @@ class TruncationCheck:
         exact = {place for batch in batches for place in batch.places(batch.last_entry)}
         results |= self.prober.probe(first, exact, unread)
         results |= self.prober.probe((place for check in checks for place in check.second_places()), optional=unread)
-        if clock.monotonic() - begun > _REPLACED_AFTER:  # the store may be another one since the first answer
+        if clock.monotonic() - begun > REPLACED_AFTER:  # the store may be another one since the first answer
             newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
             results |= self.prober.probe(newest, optional=unread)
         return checks, results

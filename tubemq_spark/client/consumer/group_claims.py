@@ -182,7 +182,7 @@ class GroupClaims:
         for target, answer in zip(targets, answers, strict=True):
             claim = self._claim_on(target.partition)
             claim.may_exist = not answer.is_answered
-            claim.is_topic_unknown = claim.is_topic_unknown or answer.is_unknown_topic
+            claim.is_topic_unknown = answer.is_unknown_topic
             if answer.position is not None:
                 claim.on_acquired(answer.position, self._settings.clock.monotonic())
                 del missing[target.partition]
