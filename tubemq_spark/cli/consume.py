@@ -220,7 +220,8 @@ def _reader(
 def _range(
     reader: TopicReader, begin: Place, end: Place, partitions: Sequence[Partition] | None = None
 ) -> Generator[Message, None, None]:
-    return read_range(reader, reader.resolve(begin, partitions), reader.resolve(end, partitions, is_end=True))
+    ends = reader.resolve(end, partitions, is_end=True)  # before the begin: messages may come meanwhile
+    return read_range(reader, reader.resolve(begin, partitions), ends)
 
 
 def _follow(

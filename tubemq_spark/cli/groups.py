@@ -9,7 +9,7 @@ from __future__ import annotations
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.lag import states_by_group, total_lag, warn_of_missing_brokers
+from tubemq_spark.cli.lag import states_by_group, total_lag, warn_of_missing
 from tubemq_spark.cli.output import print_result, print_rows
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
 from tubemq_spark.cli.reading import TEMPORARY
@@ -30,8 +30,9 @@ def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json =
     The groups in which the tasks of a Spark query read belong to its tubemq.group and are not shown, nor are the
     temporary ones of these commands.
     """
-    warn_of_missing_brokers(connection.admin)
-    found = states_by_group(connection.admin, topic=topic)
+    brokers = connection.admin.brokers()
+    warn_of_missing(brokers)
+    found = states_by_group(connection.admin, brokers, topic=topic)
     only_read = {name.removesuffix(look_group("")) for name in found}  # batch reads leave no position of the group
     hidden = {name for group in {*found, *only_read} for name in working_groups(group)}
     rows = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -37,6 +37,10 @@ _HISTORY = 60  # values of the sparkline
 _COLUMNS = ("partition", "position", "end", "lag", "client")
 
 
+Brokers = Mapping[int, Answer]
+"""The run status of all brokers, by id."""
+
+
 @dataclass(frozen=True)
 class GroupState:
     """A group in one partition. `position` is None without a record; positions are bytes of the index.
@@ -61,14 +65,17 @@ class GroupState:
         return {**place_of(self.partition), **values}
 
 
-def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None = None) -> dict[str, list[GroupState]]:
+def states_by_group(
+    admin: AdminApi, brokers: Brokers, group: str | None = None, topic: str | None = None
+) -> dict[str, list[GroupState]]:
     """Return the states of all groups, or of one, in each partition of the topics that they have read, or of one topic.
+    `brokers` is the answer of `AdminApi.brokers`.
 
     Raises as `AdminApi`, and `ConfigError` for an unknown topic.
     """
     found: defaultdict[str, dict[Partition, GroupState]] = defaultdict(dict)
     which = {} if group is None else {"groupName": group}
-    for broker_id, status in sorted(admin.brokers().items()):
+    for broker_id, status in sorted(brokers.items()):
         if _is_down(status):
             continue
         claims = rows_of(admin.ask_broker(status, "admin_query_broker_all_consumer_info", **which))
@@ -95,14 +102,14 @@ def states_by_group(admin: AdminApi, group: str | None = None, topic: str | None
     return known
 
 
-def warn_of_missing_brokers(admin: AdminApi) -> None:
+def warn_of_missing(brokers: Brokers) -> None:
     """Say which brokers are down, because `states_by_group` lacks their partitions."""
-    if warning := _missing_brokers(admin):
+    if warning := _missing(brokers):
         note(warning)
 
 
-def _missing_brokers(admin: AdminApi) -> str:
-    down = sorted(broker_id for broker_id, status in admin.brokers().items() if _is_down(status))
+def _missing(brokers: Brokers) -> str:
+    down = sorted(broker_id for broker_id, status in brokers.items() if _is_down(status))
     return f"warning: broker {joined(down)} is down, and its partitions are missing here" if down else ""
 
 
@@ -116,9 +123,9 @@ def _of_known_topics(states: Iterable[GroupState], topic: str | None) -> list[Gr
     return sorted((state for state in wanted if state.partition.topic in known), key=lambda state: state.partition)
 
 
-def group_states(admin: AdminApi, group: str, topic: str | None = None) -> list[GroupState]:
+def group_states(admin: AdminApi, brokers: Brokers, group: str, topic: str | None = None) -> list[GroupState]:
     """Return the states of one group. Raise `AdminError` if no broker knows it, else as `AdminApi`."""
-    states = states_by_group(admin, group, topic).get(group)
+    states = states_by_group(admin, brokers, group, topic).get(group)
     if states is None:
         what = "" if topic is None else f" in topic {topic}"
         raise AdminError(
@@ -159,8 +166,9 @@ def lag(
     Uses the HTTP APIs of master and brokers.
     """
     if not watch:
-        warn_of_missing_brokers(connection.admin)
-        states = group_states(connection.admin, group, topic)
+        brokers = connection.admin.brokers()
+        warn_of_missing(brokers)
+        states = group_states(connection.admin, brokers, group, topic)
         if as_json:
             print_json(*(state.as_json() for state in states))
         else:
@@ -205,9 +213,10 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
 
 
 def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupState], str]:
-    warning = _missing_brokers(admin)
+    brokers = admin.brokers()
+    warning = _missing(brokers)
     try:
-        return group_states(admin, group, topic), warning
+        return group_states(admin, brokers, group, topic), warning
     except AdminError as error:
         raise AdminError(f"{error}. {warning}" if warning else str(error)) from None
 

@@ -85,6 +85,10 @@ def set_offsets(
         places[partition] = parse_place(what, "the place")
 
     def find(member: GroupMember) -> dict[Partition, int]:
+        if checkpoint is not None and committed_positions(checkpoint, topic) != committed:
+            raise ConfigError(
+                "the query has committed more while this command waited: stop the query, and call it again"
+            )
         member.check(places)
         for partition, end in member.ends.items():
             if committed.get(partition, 0) > end:
@@ -175,7 +179,8 @@ def move(member: GroupMember, targets: Mapping[Partition, int]) -> None:
 def _is_unknown(connection: Connection, group: str) -> bool:
     """Return True if no broker shows a position of the group; False also without answers of all HTTP APIs in time."""
     try:
-        return group not in states_by_group(replace(connection.admin, deadline=Deadline(_LOOK)), group)
+        admin = replace(connection.admin, deadline=Deadline(_LOOK))
+        return group not in states_by_group(admin, admin.brokers(), group)
     except TubeMQError:
         return False
 

@@ -102,6 +102,7 @@ def redrive(
         groups = {one: at.group for one, at in positions.items()}  # a new group stands at the earliest message
         ends = {one: at.end for one, at in positions.items()}
         starts = _starts(member, groups, place, group, dry_run)
+        starts = {one: min(at, ends[one]) for one, at in starts.items()}  # letters may have come meanwhile
         last = [(one, end - UNIT) for one, end in ends.items() if starts[one] < end]
         first_ids = member.first_ids([*starts.items(), *last])
         try:
