@@ -220,8 +220,7 @@ def _reader(
 def _range(
     reader: TopicReader, begin: Place, end: Place, partitions: Sequence[Partition] | None = None
 ) -> Generator[Message, None, None]:
-    ends = reader.resolve(end, partitions, is_end=True)  # before the begin: messages may come meanwhile
-    return read_range(reader, reader.resolve(begin, partitions), ends)
+    return read_range(reader, reader.resolve(begin, partitions), reader.resolve(end, partitions, is_end=True))
 
 
 def _follow(

@@ -171,7 +171,7 @@ class StoredRowsSearch:
                 self._report_uncertain(problem)
         # Only now: if the search failed, the next attempt could not rule out that the batch had begun. Also where the
         # plan has marked it, because a broker may have lost that in a crash.
-        self._bookmarks.read(ends, skip_away=False)
+        self._bookmarks.read(ends, skip_away=not self._options.fails_when_uncertain)
         return stored
 
     def _bookmarks_after_settling(self, topic: str, times: int) -> Bookmarks:

@@ -232,8 +232,8 @@ class MicroBatchPlanner:
         if self._visitor.failures != failures or clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted
         lost = lost_tails(begin, checked.ends, log_ends)
-        if lost and initial is not None:
-            self._first = None
+        if lost and initial is not None and not any(isinstance(one, int) for one in self._options.starting.places):
+            self._first = None  # the user has named no position, so nothing is lost
             claims.refresh(older_than=clock.monotonic())
             raise StoreChangedError(f"{next(iter(lost))} became shorter before the query has read anything")
         self._accept_losses(lost, claims)

@@ -285,12 +285,17 @@ class StoreCheck:
         before_start = {
             partition: result.first_id
             for partition, result in self._results_at(self._flushed_position).items()
-            if result.first_id is not None and partition in starts and result.first_id != starts[partition].first_id
+            if result.begin == entry
+            and result.first_id is not None
+            and partition in starts
+            and result.first_id != starts[partition].first_id
         }
         owners = {
             partition: first_id
             for partition, first_id in before_start.items()
             if len(self.batch.members) == 1 or (partition in behind and behind[partition].first_id != first_id)
         }
-        for partition, first_id in list((owners or before_start).items())[:1]:
+        if self.flushed_end is not None and self.flushed_end >= self.batch.start:
+            owners = owners or before_start  # one of these is flushed, too
+        for partition, first_id in list(owners.items())[:1]:
             yield Fingerprint(entry, partition.partition_id, first_id, 0)

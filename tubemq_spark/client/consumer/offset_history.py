@@ -77,15 +77,16 @@ class OffsetHistory:
         ends = self._ends_of(partition, moment)
         if self._is_end:
             near = [one for one in ends if moment + _MAKING <= one <= moment + _FARTHEST]
-            found = ends[min(near)] if near else None
         else:
             # A record has whole seconds, so it may be of up to a second later.
             near = [one for one in ends if moment - _FARTHEST <= one <= moment - _SECOND]
-            found = ends[max(near)] if near else None
-        # A store that became shorter since is another one, or has lost its tail.
-        if found is None or any(end < found for at, end in self._ends_of(partition, now).items() if at > moment):
+        if not near:
             return None
-        return max(extent.begin, min(found, extent.end))
+        chosen = min(near) if self._is_end else max(near)
+        # A store that became shorter since is another one, or has lost its tail.
+        if any(end < ends[chosen] for at, end in self._ends_of(partition, now).items() if at > chosen):
+            return None
+        return max(extent.begin, min(ends[chosen], extent.end))
 
     def _ends_of(self, partition: Partition, moment: int) -> dict[int, int]:
         """Return the ends of the partition's store around a moment, by the moments of their records."""
