@@ -157,6 +157,23 @@ def test_a_group_is_set_to_what_a_query_has_committed(
     assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
 
 
+def test_a_batch_that_is_committed_while_the_command_waits_counts(run: Run, tmp_path: Path) -> None:
+    with EmbeddedTubeMQ({"t": 1}) as tubemq:
+        for _ in range(4):
+            tubemq.send("t", b"x")
+        folder = checkpoint(tmp_path, [offset({"t": {"1:0": 28}})])
+
+        def commit() -> None:
+            (tmp_path / "offsets" / "1").write_text("\n".join(["v1", '{"conf":{}}', offset({"t": {"1:0": 84}})]))
+            (tmp_path / "commits" / "1").write_text("v1\n{}")
+
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        with tubemq.on("partition_register", times=1).run(commit) as claim:
+            assert run("offsets", "set", "my_group", "--checkpoint", folder, "--yes", *connection).returncode == 0
+        assert claim.fired
+        assert tubemq.group_offset("my_group", "t", 1, 0) == 84
+
+
 def test_a_topic_chooses_the_source_of_a_query(
     named: Cluster, topic: str, run: Run, group: str, tmp_path: Path
 ) -> None:
