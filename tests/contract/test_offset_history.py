@@ -101,3 +101,28 @@ def test_a_time_is_found_in_the_records_of_the_broker(
         (part,) = plan_batch(SourceOptions.read(options, streaming=False))
         ranges = {wanted.partition: (wanted.start // UNIT, wanted.end // UNIT) for wanted, _ in part.ranges}
         assert ranges == {here: (17, 20)}
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_beginning(group: str) -> None:
+    with running("embedded", brokers=1) as cluster:
+        assert isinstance(cluster, EmbeddedCluster)
+        topic, tubemq = cluster.new_topic("one"), cluster.tubemq
+        here = Partition(1, topic, 0)
+
+        def send_and_record(count: int) -> int:
+            messages.send(cluster, messages.numbered([here], count))
+            with (
+                reading.holding(messages.settings(cluster), group, topic) as claims,
+                closing(reading.visitor(cluster, look_group(group))) as visitor,
+            ):
+                claims.hold([here])
+                return wait_until_recorded(cluster, visitor)
+
+        moment = send_and_record(10)
+        tubemq.delete_topic(topic)
+        tubemq.create_topic(topic, 1)
+        send_and_record(4)
+        messages.send(cluster, messages.numbered([here], 8))  # it is longer now than the old one
+        with closing(reading.visitor(cluster, look_group(group))) as visitor:
+            positions = find_positions(visitor, {here: moment}, Prober(visitor).extents([here]), timezone.utc)
+        assert positions == {here: 0}

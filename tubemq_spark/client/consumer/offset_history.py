@@ -77,16 +77,16 @@ class OffsetHistory:
         ends = self._ends_of(partition, moment)
         if self._is_end:
             near = [one for one in ends if moment + _MAKING <= one <= moment + _FARTHEST]
-        else:
-            # A record has whole seconds, so it may be of up to a second later.
-            near = [one for one in ends if moment - _FARTHEST <= one <= moment - _SECOND]
+            return max(extent.begin, min(ends[min(near)], extent.end)) if near else None
+        # A record has whole seconds, so it may be of up to a second later.
+        near = [one for one in ends if moment - _FARTHEST <= one <= moment - _SECOND]
         if not near:
             return None
-        chosen = min(near) if self._is_end else max(near)
-        # A store that became shorter since is another one, or has lost its tail.
-        if any(end < ends[chosen] for at, end in self._ends_of(partition, now).items() if at > chosen):
-            return None
-        return max(extent.begin, min(ends[chosen], extent.end))
+        found = ends[max(near)]
+        known = {**ends, **self._ends_of(partition, now)}
+        if any(end < found for at, end in known.items() if at > moment):
+            return extent.begin  # the store is another one since, or has lost its tail
+        return max(extent.begin, min(found, extent.end))
 
     def _ends_of(self, partition: Partition, moment: int) -> dict[int, int]:
         """Return the ends of the partition's store around a moment, by the moments of their records."""
