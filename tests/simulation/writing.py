@@ -488,6 +488,8 @@ class WritingSchedule(OperatedSchedule):
         """
         producers = self.tubemq.servers.masters[0].service._producers
         for process in self.world.processes:
+            if process.name == "system":  # the model's own actors
+                continue
             sessions = process.runtime._values.get(SESSIONS)
             for shared in sessions._entries.values() if sessions is not None else ():
                 topics = len(shared.session._topics)
