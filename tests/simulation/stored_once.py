@@ -75,12 +75,13 @@ class StoredOnce:
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
         if self.is_unmarked(attempts):
             return "no mark"
-        # "if a broker crashes within seconds after the query first wrote to a partition, before the broker has stored
-        # the bookmark"
+        # "if a broker crashes while the query first writes to a partition, or within seconds after that, before the
+        # broker has stored the bookmark"
         for copy in live:
             partition = copy.message.partition
             first = self._writing.first_write[partition]
-            if any(first <= at < first + STORED_AFTER for at in self._schedule.crashes[partition.broker_id]):
+            begun = first if copy.attempt is None else min(first, copy.attempt.at)
+            if any(begun <= at < first + STORED_AFTER for at in self._schedule.crashes[partition.broker_id]):
                 return "new partition"
         # "… or a broker lost its disk, and others have written more than 16 384 messages to a partition since"
         lost = {loss.store for loss in self._schedule.truth.losses if loss.how == DELETED}
