@@ -11,7 +11,7 @@ from pyspark.sql.datasource import GreaterThanOrEqual
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
-from tests.without_spark.source import UNIT, Stream, bodies, fill, options, read, stored
+from tests.without_spark.source import UNIT, Stream, bodies, fill, options, read, read_batch, stored
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import DataLossError, TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -116,3 +116,19 @@ def test_retention_removes_messages_while_a_time_is_searched_for(start: Start) -
     assert look.fired
     with pytest.raises(DataLossError, match="retention removed"):
         read(reader, tasks)
+
+
+@pytest.mark.parametrize("keep", [0, 10])
+@pytest.mark.parametrize("nth", range(1, 90, 6))
+def test_a_message_comes_while_expired_data_are_looked_for(start: Start, keep: int, nth: int) -> None:
+    """It is none of those that retention removed."""
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 40, "1:0")
+    tubemq.expire("t", keep=keep, data_only=True)
+    given = {"startingOffsets": {"t": {"1:0": 5 * UNIT, "1:1": 5 * UNIT}}}
+    come = partial(tubemq.send, "t", b"late", "1:1")
+    look = tubemq.on("get_message", client="_look_", nth=nth, times=1).run(come)
+    with look, pytest.raises(DataLossError) as caught:
+        read_batch(tubemq, "t", **given)
+    assert look.fired
+    assert (caught.value.asked, caught.value.offered) == (5 * UNIT, (40 - keep) * UNIT)

@@ -64,18 +64,28 @@ def _first_positions(prober: Prober, cluster: Cluster, asked: Mapping[Partition,
     suspects = {store: extents[store].begin for store in starts}
     for most in (_SAMPLE, None):
         at_begin, at_start = ids_at(suspects, most), ids_at({store: starts[store] for store in suspects}, most)
-        suspects = {one: at for one, at in suspects.items() if one in at_start and at_begin.get(one) == at_start[one]}
+        suspects = {
+            store: at
+            for store, at in suspects.items()
+            if store in at_begin and store in at_start and _no_message_between(at_begin[store], at_start[store])
+        }
     behind = ids_at({store: starts[store] + UNIT for store in suspects})
     return {
         store: _first_position(prober, at_start[store], starts[store], extents[store].end)
         for store in suspects
-        if behind.get(store) == at_start[store]
+        if store in behind and _no_message_between(at_start[store], behind[store])
     }
+
+
+def _no_message_between(ids: Mapping[Partition, int | None], later: Mapping[Partition, int | None]) -> bool:
+    """Whether each partition's first message is the same from both positions on. `later` was asked for after `ids`, so
+    a message that only `later` has came meanwhile, at the end of the store."""
+    return all(first_id in (None, later[one]) for one, first_id in ids.items())
 
 
 def _first_position(prober: Prober, first_ids: Mapping[Partition, int | None], low: int, end: int) -> int:
     """Return the position of the first message in [low, end), or `end`. `first_ids` are those of all partitions of the
-    store."""
+    store from `low` on; some may have come since the store ended at `end`."""
 
     def have_none_before(position: int, partitions: Iterable[Partition]) -> list[bool]:
         places = [(one, position) for one in partitions]
@@ -84,11 +94,11 @@ def _first_position(prober: Prober, first_ids: Mapping[Partition, int | None], l
 
     candidates = [one for one, first_id in first_ids.items() if first_id is not None]
     while candidates:  # each search leaves those that have an earlier message
-        begin = low
-        while end - begin > UNIT:
-            middle = begin + (end - begin) // UNIT // 2 * UNIT
-            [is_behind] = have_none_before(middle, candidates[:1])
-            begin, end = (middle, end) if is_behind else (begin, middle)
+        begin, behind = low, end + UNIT
+        while behind - begin > UNIT:
+            middle = begin + (behind - begin) // UNIT // 2 * UNIT
+            [has_none_before] = have_none_before(middle, candidates[:1])
+            begin, behind = (middle, behind) if has_none_before else (begin, middle)
         end = begin
         candidates = [one for one, no in zip(candidates, have_none_before(end, candidates), strict=True) if not no]
     return end
