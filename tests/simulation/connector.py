@@ -24,7 +24,7 @@ from tubemq_spark.sink.commit import Written
 from tubemq_spark.source.stream import TubeMQStreamReader
 
 if TYPE_CHECKING:
-    from tests.simulation.writing import WritingSchedule
+    from tests.simulation.writing import OperatedWriting
 
 Raw = Mapping[str, str]
 
@@ -132,7 +132,7 @@ class TubeMQSource:
 class RowSource:
     """Rows that a schedule makes, for each batch the same ones each time."""
 
-    def __init__(self, schedule: WritingSchedule, times: Sequence[float]) -> None:
+    def __init__(self, schedule: OperatedWriting, times: Sequence[float]) -> None:
         """Each batch is there from one of the `times` on."""
         self._schedule, self._times = schedule, times
 
@@ -186,7 +186,7 @@ class FileSink:
 class TubeMQSink:
     """The connector's sink, which tells a schedule what it does."""
 
-    def __init__(self, raw: Raw, columns: Sequence[str], schedule: WritingSchedule) -> None:
+    def __init__(self, raw: Raw, columns: Sequence[str], schedule: OperatedWriting) -> None:
         self._raw, self._schedule = raw, schedule
         self._columns = schema([dict.fromkeys(columns)])
 

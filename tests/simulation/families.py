@@ -8,22 +8,16 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from typing import NamedTuple
 
 from tests.simulation.choices import Choices
 from tests.simulation.promises import BrokenError
+from tests.simulation.reading_disturbances import ReadingSchedule
 from tests.simulation.schedule import Breach, Outcome, Schedule, Wanted
 from tests.simulation.simulated import simulated
+from tests.simulation.writing_disturbances import WritingSchedule
 
-_MODULES = {"reading": "ReadingSchedule", "writing": "WritingSchedule"}
-
-FAMILIES: Mapping[str, type[Schedule]] = {
-    name: getattr(import_module(f"tests.simulation.{name}"), schedule)
-    for name, schedule in _MODULES.items()
-    if find_spec(f"tests.simulation.{name}") is not None
-}
+FAMILIES: Mapping[str, type[Schedule]] = {"reading": ReadingSchedule, "writing": WritingSchedule}
 
 
 class Played(NamedTuple):

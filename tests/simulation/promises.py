@@ -20,7 +20,7 @@ from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import ServerConfig
 
 if TYPE_CHECKING:
-    from tests.simulation.reading import ReadingSchedule
+    from tests.simulation.reading import OperatedReading
     from tests.simulation.spark import Checkpoint, StreamQuery
 
 UNIT = 28
@@ -51,7 +51,7 @@ class Report:
 class Reading:
     """The rows of one streaming query, and the invariants about them."""
 
-    def __init__(self, schedule: ReadingSchedule, checkpoint: Checkpoint) -> None:
+    def __init__(self, schedule: OperatedReading, checkpoint: Checkpoint) -> None:
         self.schedule, self.checkpoint = schedule, checkpoint
         self.batches: dict[int, list[Row]] = {}
         self.reports: list[Report] = []
@@ -425,7 +425,7 @@ class Group:
 class Fencing:
     """The invariant about readers of a group that have lost their partitions."""
 
-    def __init__(self, schedule: ReadingSchedule, group: str) -> None:
+    def __init__(self, schedule: OperatedReading, group: str) -> None:
         self.schedule, self.group = schedule, group
         self._holders: dict[Partition, str] = {}
         self._lost_at: dict[tuple[Partition, str], float] = {}

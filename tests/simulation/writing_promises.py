@@ -36,7 +36,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
 
 if TYPE_CHECKING:
-    from tests.simulation.writing import WritingSchedule
+    from tests.simulation.writing import OperatedWriting
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 _COUNT = re.compile(r"(\d+) of (\d+) messages of task partition (\d+) are acknowledged")
@@ -46,7 +46,7 @@ _OF_SYSTEM = frozenset({"$msgType$", "$msgTime$", "spark_compression", "spark_di
 class Writing:
     """The rows of one streaming query and of the batch writes beside it, and the invariants about them."""
 
-    def __init__(self, schedule: WritingSchedule, query_id: str) -> None:
+    def __init__(self, schedule: OperatedWriting, query_id: str) -> None:
         self.schedule, self.query_id = schedule, query_id
         self.entries: dict[tuple[str, bytes], Entry] = {}
         self.of_batch: dict[Origin, list[Entry]] = defaultdict(list)
