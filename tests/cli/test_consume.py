@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -132,6 +133,18 @@ def test_reading_begins_at_a_time(named: Cluster, run: Run) -> None:
     assert values(run("consume", topic, "--from", "45m").json) == ["30", "0"]
     until = (now - timedelta(minutes=20)).isoformat()
     assert values(run("consume", topic, "--from", "2h", "--to", until).json) == ["60", "30"]
+
+
+@pytest.mark.parametrize(("place", "expected"), [("2026-01-01T13:00", []), ("-1", ["first"])])
+def test_messages_that_come_during_the_search_for_the_range_are_left_out(
+    tubemq: EmbeddedTubeMQ, run: Run, place: str, expected: list[str]
+) -> None:
+    tubemq.create_topic("grows", partitions=1)
+    tubemq.send("grows", b"first", msg_time="202601011258")
+    come = partial(tubemq.send, "grows", b"early", msg_time="202601011259")
+    with tubemq.on("partition_register", client="_look_", times=1).run(come, after=True) as look:
+        assert values(run("consume", "grows", "--from", place, "--master", tubemq.master).json) == expected
+    assert look.fired
 
 
 def test_a_group_of_the_users_does_not_move(named: Cluster, run: Run, group: str) -> None:

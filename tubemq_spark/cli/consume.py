@@ -220,7 +220,8 @@ def _reader(
 def _range(
     reader: TopicReader, begin: Place, end: Place, partitions: Sequence[Partition] | None = None
 ) -> Generator[Message, None, None]:
-    return read_range(reader, reader.resolve(begin, partitions), reader.resolve(end, partitions, is_end=True))
+    extents = reader.extents(partitions)  # once: messages that come during a search by time may be of before the time
+    return read_range(reader, reader.resolve(begin, extents), reader.resolve(end, extents, is_end=True))
 
 
 def _follow(
@@ -228,10 +229,10 @@ def _follow(
 ) -> Generator[Message, None, None]:
     """Yield messages without end. Every `refresh` seconds look for new partitions, unless the user chose some."""
     clock = reader.session.settings.clock
-    reached = reader.resolve(begin, chosen or None)
+    reached = reader.resolve(begin, reader.extents(chosen or None))
     next_look = Deadline(refresh, clock)
     while True:
-        ends = {one: end for one, end in reader.ends.items() if one in reached}
+        ends = {one: end for one, (_, end) in reader.extents(reached).items()}
         for one, end in ends.items():
             if end < reached[one]:
                 note(
@@ -246,7 +247,7 @@ def _follow(
         else:
             time.sleep(_POLL)
         if next_look.passed and not chosen:
-            reached |= reader.resolve(EARLIEST, reader.look_for_partitions())
+            reached |= reader.resolve(EARLIEST, reader.extents(reader.look_for_partitions()))
             next_look = Deadline(refresh, clock)
 
 

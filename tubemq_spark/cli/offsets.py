@@ -89,14 +89,15 @@ def set_offsets(
             committed.update(committed_positions(checkpoint, topic))
             places.update(committed)
         member.check(places)
-        for partition, end in member.ends.items():
+        extents = member.extents()
+        for partition, (_, end) in extents.items():
             if committed.get(partition, 0) > end:
                 raise ConfigError(
                     f"the query has committed {committed[partition]} of {partition}, but the store ends at {end}: the "
                     "checkpoint is of another cluster, or the broker lost messages. Give the positions instead: "
                     "BROKER:PARTITION=PLACE"
                 )
-        return {one: member.resolve(place, [one])[one] for one, place in places.items()}
+        return {one: member.resolve(place, {one: extents[one]})[one] for one, place in places.items()}
 
     topics = sorted({one.topic for one in places})
     member = GroupMember(connection.settings, group, *topics, claim_timeout=wait, zone=parse_zone(time_zone))

@@ -22,7 +22,7 @@ from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
-from tubemq_spark.client.consumer.probe import PartitionPosition, Prober
+from tubemq_spark.client.consumer.probe import Extent, PartitionPosition, Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import visitor_for
@@ -107,10 +107,9 @@ class TopicReader:
         self._visitor.close()
         self.session.close()
 
-    @property
-    def ends(self) -> dict[Partition, int]:
-        """Where the partitions' stores end now."""
-        return {partition: extent.end for partition, extent in self._prober.extents(self.partitions).items()}
+    def extents(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Extent]:
+        """Return where the partitions' stores begin and end now, by default of all partitions."""
+        return self._prober.extents(self.partitions if partitions is None else sorted(partitions))
 
     def look_for_partitions(self) -> list[Partition]:
         """Return the partitions that the topics got since the last look. Raises as entering does."""
@@ -144,15 +143,15 @@ class TopicReader:
         )
 
     def resolve(
-        self, place: Place, partitions: Collection[Partition] | None = None, *, is_end: bool = False
+        self, place: Place, extents: Mapping[Partition, Extent] | None = None, *, is_end: bool = False
     ) -> dict[Partition, int]:
-        """Return the position that `place` means in each partition, by default in all of them. A position outside of a
-        store becomes the store's beginning or end. `is_end`: of a read, see `outside_repeated_hour`."""
-        wanted = self.partitions if partitions is None else sorted(partitions)
-        extents = self._prober.extents(wanted)
+        """Return the position that `place` means in each partition of `extents`, by default in all as they are now. A
+        position outside of a store becomes the store's beginning or end. `is_end`: of a read, see
+        `outside_repeated_hour`."""
+        extents = self.extents() if extents is None else extents
         if isinstance(place, datetime):
             moment = outside_repeated_hour(place, self.zone, is_end=is_end)
-            moments = dict.fromkeys(wanted, microseconds_of(moment))
+            moments = dict.fromkeys(extents, microseconds_of(moment))
             return find_positions(self._visitor, moments, extents, self.zone, is_end=is_end)
         at = {one: place if place >= 0 else end + place * UNIT for one, (_, end) in extents.items()}
         return {one: max(begin, min(at[one], end)) for one, (begin, end) in extents.items()}
