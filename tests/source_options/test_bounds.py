@@ -265,6 +265,10 @@ def test_batch_ends_at_ending_timestamp(
             f"has 2026-01-01 12:20:00+00:00 for 1:t:0, position {UNIT * A_MINUTE * 20}, which lies before the start",
         ),
         (
+            {"startingTimestamp": "2026-01-01T13:00", "endingOffsets": at_minute(20)},
+            f"{UNIT * A_MINUTE * 20}, which lies before the start {UNIT * A_MINUTE * MINUTES}, 2026-01-01 13:00",
+        ),
+        (
             {"startingOffsets": "group", "endingTimestamp": milliseconds(20)},
             f"lies before the start {UNIT * A_MINUTE * 30}, group in option 'startingOffsets'",
         ),

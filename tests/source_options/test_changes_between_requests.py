@@ -132,3 +132,14 @@ def test_a_message_comes_while_expired_data_are_looked_for(start: Start, keep: i
         read_batch(tubemq, "t", **given)
     assert look.fired
     assert (caught.value.asked, caught.value.offered) == (5 * UNIT, (40 - keep) * UNIT)
+
+
+def test_a_message_comes_while_a_time_is_searched_for(start: Start) -> None:
+    """No message is late enough, so the read begins at the end, which is not behind the end that was named."""
+    tubemq = start({"t": 1})
+    tubemq.send("t", b"first", msg_time="202601011258")
+    come = partial(tubemq.send, "t", b"early", msg_time="202601011259")
+    given = {"startingTimestamp": "2026-01-01T13:00:00Z", "endingOffsets": {"t": {"1:0": UNIT}}}
+    with tubemq.on("partition_register", client="_look_", times=1).run(come, after=True) as look:
+        assert read_batch(tubemq, "t", **given) == []
+    assert look.fired

@@ -61,7 +61,8 @@ class OffsetResolver:
         for partition, end in ends.items():
             start, place = from_places[partition], to_places[partition]
             is_chosen = isinstance(start, int) or start == GROUP or isinstance(place, int)
-            if end < starts[partition] and is_chosen:
+            # A start by time may lie behind messages that came since `at`.
+            if end < min(starts[partition], at[partition].end) and is_chosen:
                 raise ConfigError(
                     f"option '{options.ending.option}' has {place} for {partition}, position {end}, which lies before "
                     f"the start {starts[partition]}, {start} in option '{options.starting.option}'"
