@@ -13,6 +13,7 @@ from tests.clusters import Cluster
 from tests.real import admin
 from tests.waiting import wait_until
 from tubemq_spark.cli.reading import GroupMember, temporary_group
+from tubemq_spark.client.admin_api import AdminApi, Answer
 from tubemq_spark.client.consumer.working_group import look_group, stream_group
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -70,6 +71,25 @@ def test_the_partitions_of_a_broker_that_is_down_are_not_left_out_in_silence(run
             done = run(*command, *connection)
             assert done.returncode == 0
             assert done.stderr == "tubemq-spark: warning: broker 2 is down, and its partitions are missing here\n"
+
+
+@pytest.mark.parametrize("command", [["lag", "gone"], ["groups", "list"]], ids=" ".join)
+def test_a_broker_that_goes_down_meanwhile_is_not_left_out_in_silence(
+    run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        run("offsets", "reset", "gone", "t", "--to", "latest", "--yes", *connection)
+        brokers = AdminApi.brokers
+
+        def brokers_then_stop(admin: AdminApi) -> dict[int, Answer]:
+            found = brokers(admin)
+            tubemq.stop_broker(2)
+            return found
+
+        monkeypatch.setattr(AdminApi, "brokers", brokers_then_stop)
+        done = run(*command, *connection)
+        assert (done.returncode, "of broker 2 does not answer" in done.stderr) == (1, True), done
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -115,6 +116,19 @@ def test_a_group_that_somebody_moved_while_its_claims_were_lost_stays_there(tube
         with pytest.raises(TubeMQError, match="another client has moved group g in 1:dead:0 meanwhile"):
             check_unchanged(member, before, {})
         assert {at.group for at in member.positions.values()} == {28}
+
+
+@pytest.mark.thorough
+def test_letters_that_come_while_the_range_is_looked_for_are_left_out(
+    tubemq: EmbeddedTubeMQ, terminal: Terminal
+) -> None:
+    tubemq.create_topic("dead", partitions=1)
+    variables = {"TUBEMQ_MASTER": tubemq.master, "SPARK_SUBMIT_OPTS": quick_start()}
+    come = partial(tubemq.send, "dead", b"a")
+    with tubemq.on("partition_register", client="_look_", times=1).run(come) as look:
+        done = terminal.run("redrive", "dead", "--from", "latest", "--dry-run", variables=variables)
+    assert look.fired
+    assert (done.status, "nothing of topic dead would be written" in done.text) == (0, True), done.text
 
 
 @pytest.mark.thorough
