@@ -296,6 +296,6 @@ class StoreCheck:
             if len(self.batch.members) == 1 or (partition in behind and behind[partition].first_id != first_id)
         }
         if self.flushed_end is not None and self.flushed_end >= self.batch.start:
-            owners = owners or before_start  # one of these is flushed, too
+            owners = owners or before_start  # all before the start is flushed, so any message there will do
         for partition, first_id in list(owners.items())[:1]:
             yield Fingerprint(entry, partition.partition_id, first_id, 0)
