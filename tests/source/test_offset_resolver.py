@@ -11,7 +11,7 @@ import pytest
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.probe import Extent, Prober
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
@@ -61,10 +61,14 @@ def test_starting_positions(starting: Any, expected: dict[Partition, int]) -> No
     assert resolver(True, startingOffsets=starting).starting(AT) == expected
 
 
-def test_group_beyond_the_end_begins_at_the_end() -> None:
-    """A broker that lost its tail still reports the group's old position."""
+def test_group_beyond_the_end_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that lost its tail still reports the group's old position. Nobody knows what is new before the end."""
     at = AT | {A: GroupPosition(168, 140)}
-    assert resolver(True, startingOffsets="group").starting(at)[A] == 140
+    with pytest.raises(DataLossError, match="stands at 168, and the store ends at 140") as caught:
+        resolver(True, startingOffsets="group").starting(at)
+    assert (caught.value.asked, caught.value.offered) == (168, 140)
+    assert resolver(True, startingOffsets="group", failOnDataLoss="false").starting(at)[A] == 140
+    assert "[data-loss] 1:t:0: group g1 stands at 168" in caplog.text
 
 
 @pytest.mark.parametrize(

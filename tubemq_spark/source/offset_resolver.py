@@ -12,6 +12,7 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, ReadStatus
+from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
@@ -34,7 +35,8 @@ class OffsetResolver:
     ) -> dict[Partition, int]:
         """Return where each partition of `at` is read from. `earliest` positions are asked for if they are needed and
         not given. Raises as `Bound.of`, `Prober.extents` and `find_positions`, and `ConfigError` for a position beyond
-        the end, or for a moment that no message reaches if `startingOffsetsByTimestampStrategy` says so.
+        the end, or for a moment that no message reaches if `startingOffsetsByTimestampStrategy` says so. A group beyond
+        the end goes to the loss policy.
 
         A position that retention has removed is not refused here: that may happen at any time, and the reader reports
         it.
@@ -104,7 +106,13 @@ class OffsetResolver:
             elif place == EARLIEST:
                 found[partition] = earliest[partition]
             elif place == GROUP:
-                # A broker that lost its tail still reports the group's old position, which is beyond the end then.
+                if group > end:
+                    text = (
+                        f"{partition}: group {self._options.group} stands at {group}, and the store ends at {end}: the "
+                        f"broker lost [{end}, {group}) and may use positions before {end} again, or the topic was "
+                        "created again. The group has not read what came since"
+                    )
+                    self._options.loss_policy.report(loss_of(partition, text, asked=group, offered=end))
                 found[partition] = min(group, end)
             elif place == LATEST:
                 found[partition] = end
