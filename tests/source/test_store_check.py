@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -140,8 +141,18 @@ def test_the_first_batch_gets_fingerprints_of_its_first_and_last_message() -> No
     results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, None)}
     results |= {(A, 6 * UNIT): found(6, 6), (B, 6 * UNIT): found(6, None)}
     one = check(batch_of(6, 9), results)
-    assert list(one.second_places()) == []
+    assert list(one.second_places()) == [(A, 7 * UNIT)]
+    results[A, 7 * UNIT] = found(7, 7)
     assert list(one.new_fingerprints()) == [taken(8, time=0), taken(6, time=0)]
+
+
+def test_no_fingerprint_stands_at_an_entry_of_a_partition_that_is_not_listed() -> None:
+    """A new partition, which the master does not list yet, has the entries 6 and 7."""
+    results = {(A, 8 * UNIT): found(8, 8), (A, 6 * UNIT): found(6, 8), (A, 7 * UNIT): found(7, 8)}
+    results |= {(A, 0): found(2, 4), (A, 3 * UNIT): found(3, 4)}
+    one = check(replace(batch_of(6, 9), partitions=[A], members=[A]), results)
+    assert set(one.second_places()) == {(A, 7 * UNIT), (A, 3 * UNIT)}
+    assert list(one.new_fingerprints()) == [taken(8, time=0)]
 
 
 def test_a_fingerprint_of_the_first_message_stands_where_this_message_is() -> None:
@@ -161,7 +172,7 @@ def test_a_fingerprint_that_is_flushed_stands_where_its_message_is() -> None:
     results |= {(A, 6 * UNIT): found(6, 6), (B, 6 * UNIT): found(6, None)}
     results |= {(A, 0): found(2, 5), (B, 0): found(2, 2)}
     batch = batch_of(6, 9)
-    assert set(check(batch, results).second_places()) == {(A, 3 * UNIT), (B, 3 * UNIT)}
+    assert set(check(batch, results).second_places()) == {(A, 7 * UNIT), (A, 3 * UNIT), (B, 3 * UNIT)}
     results |= {(A, 3 * UNIT): found(3, 5), (B, 3 * UNIT): found(3, None)}
     assert taken(2, partition=B, time=0) in check(batch, results).new_fingerprints()
     assert taken(2, time=0) not in check(batch, results).new_fingerprints()

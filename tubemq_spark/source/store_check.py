@@ -164,14 +164,15 @@ class StoreCheck:
     def second_places(self) -> Iterator[PartitionPosition]:
         """Yield positions whose need shows in the first results.
 
-        If several partitions have messages from an entry on, probes behind it show which one has the entry.
+        Probes behind an entry show which partition has it. It may be one that the master does not list yet.
         If the newest fingerprint turns out to be old, a fingerprint of the batch's first message is needed.
         """
         batch = self.batch
         if not self.needs_fingerprints:
             return
-        yield from self._places_behind(batch.last_entry)
-        if (entry := self._flushed_entry) is not None and len(batch.members) > 1:
+        if not self._has_one_owner(batch.last_entry):
+            yield from self._places_behind(batch.last_entry)
+        if (entry := self._flushed_entry) is not None:
             yield from batch.places(entry + UNIT)
         if not self._continues_newest:
             yield from self._places_behind(batch.start)
@@ -180,9 +181,8 @@ class StoreCheck:
             yield from batch.places(batch.start + UNIT)
 
     def _places_behind(self, position: int) -> Iterator[PartitionPosition]:
-        """Yield the positions that show which partition has the entry at `position`, if that is not clear."""
-        if not self._has_one_owner(position):
-            yield from ((partition, position + UNIT) for partition in self._first_ids(position))
+        """Yield the positions that show which partition has the entry at `position`."""
+        yield from ((partition, position + UNIT) for partition in self._first_ids(position))
 
     @property
     def _is_unclear_since_newest(self) -> bool:
@@ -223,11 +223,12 @@ class StoreCheck:
 
     def _owners(self, position: int) -> dict[Partition, int]:
         """Return the partitions that may have the entry at `position`, each with the id of its message."""
-        ids = self._first_ids(position)
-        if self._has_one_owner(position):
-            return ids
-        behind = self._results_at(position + UNIT)
-        return {one: first_id for one, first_id in ids.items() if one in behind and behind[one].first_id != first_id}
+        is_clear, behind = self._has_one_owner(position), self._results_at(position + UNIT)
+        return {
+            partition: first_id
+            for partition, first_id in self._first_ids(position).items()
+            if (behind[partition].first_id != first_id if partition in behind else is_clear)
+        }
 
     def _first_ids(self, position: int) -> dict[Partition, int]:
         """Return the id of each partition's first message from `position` on, where the store still has `position`."""
@@ -293,7 +294,7 @@ class StoreCheck:
         owners = {
             partition: first_id
             for partition, first_id in before_start.items()
-            if len(self.batch.members) == 1 or (partition in behind and behind[partition].first_id != first_id)
+            if partition in behind and behind[partition].first_id != first_id
         }
         if self.flushed_end is not None and self.flushed_end >= self.batch.start:
             owners = owners or before_start  # all before the start is flushed, so any message there will do
