@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.pushdown import PushedFilters
 
 ORDERS, CLICKS = Partition(1, "orders", 0), Partition(2, "clicks", 10_001)
-NOON, NIGHT = (datetime(2026, 1, 31, hour, tzinfo=timezone.utc) for hour in (12, 23))
 
 
 def narrowed(*filters: Filter) -> tuple[PushedFilters, list[Filter]]:
@@ -102,21 +100,6 @@ def test_broker_filters_message_types_and_spark_checks_them(filters: list[Filter
     found, left = narrowed(*filters)
     assert found.msg_types == frozenset(types)
     assert left == filters
-
-
-@pytest.mark.parametrize(
-    ("filters", "since", "until"),
-    [
-        ([GreaterThan(("msg_time",), NOON)], NOON, None),
-        ([GreaterThanOrEqual(("msg_time",), NOON), GreaterThan(("msg_time",), NIGHT)], NIGHT, None),
-        ([LessThan(("msg_time",), NIGHT), LessThanOrEqual(("msg_time",), NOON)], None, NOON),
-        ([EqualTo(("msg_time",), NOON)], NOON, NOON),
-        ([EqualTo(("msg_time",), NOON.replace(tzinfo=None))], NOON, NOON),
-    ],
-)
-def test_time_conditions_bound_the_range(filters: list[Filter], since: Any, until: Any) -> None:
-    found, left = narrowed(*filters)
-    assert (found.since, found.until, left) == (since, until, filters)
 
 
 _TESTS: dict[type[Filter], Callable[[int, int], bool]] = {

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from functools import partial
 
 import pytest
-from pyspark.sql.datasource import GreaterThanOrEqual
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
-from tests.without_spark.source import UNIT, Stream, bodies, fill, options, read, read_batch, stored
-from tubemq_spark.datasource import TubeMQDataSource
+from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored
 from tubemq_spark.errors import DataLossError, TransportError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.batch import PushingReader
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -100,22 +96,6 @@ def test_a_broker_that_knew_no_topic_goes_away(start: Start) -> None:
         with pytest.raises(TransportError, match="Connection refused"):
             run.next()
         assert (unknown.fired, down.fired) == (1, 1)
-
-
-def test_retention_removes_messages_while_a_time_is_searched_for(start: Start) -> None:
-    """They may match the condition that Spark has handed over, so their loss is an error as without it."""
-    tubemq = start({"t": 1})
-    for number in range(40):
-        tubemq.send("t", b"%d" % number, msg_time=f"2026010113{number:02}")
-    raw = options(tubemq, "t", pushFilters="true")
-    reader = PushingReader(raw, TubeMQDataSource(raw).schema())
-    list(reader.pushFilters([GreaterThanOrEqual(("msg_time",), datetime(2026, 1, 1, 12, tzinfo=timezone.utc))]))
-    remove = partial(tubemq.expire, "t", keep=20)
-    with tubemq.on("partition_register", client="_look_", times=1).run(remove, after=True) as look:
-        tasks = reader.partitions()
-    assert look.fired
-    with pytest.raises(DataLossError, match="retention removed"):
-        read(reader, tasks)
 
 
 @pytest.mark.parametrize("keep", [0, 10])

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,7 +21,6 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group
 from tubemq_spark.client.runtime import PerProcess
-from tubemq_spark.errors import TimestampMissingError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
@@ -39,12 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from tubemq_spark.source.pushdown import PushedFilters
-
-_log = logging.getLogger(__name__)
-
-_DISORDER = timedelta(minutes=15)  # conditions on `msg_time` find messages that are out of order by no more than this
-
-_FIRST, _LAST = (moment.replace(tzinfo=timezone.utc) for moment in (datetime.min, datetime.max))
 
 
 class TubeMQReader(CountsInTasks, DataSourceReader):
@@ -99,7 +90,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
         starts = without_expired(resolver.starting(at, earliest), options, session, prober)
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if pushed is not None:
-            to_read = _narrowed(to_read, options, session, pushed, resolver, prober)
+            to_read = _narrowed(to_read, options, session, pushed)
         return input_partitions(
             options,
             session,
@@ -114,14 +105,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
         session.close()
 
 
-def _narrowed(
-    found: Ranges,
-    options: SourceOptions,
-    session: ConsumerSession,
-    pushed: PushedFilters,
-    resolver: OffsetResolver,
-    prober: Prober,
-) -> Ranges:
+def _narrowed(found: Ranges, options: SourceOptions, session: ConsumerSession, pushed: PushedFilters) -> Ranges:
     """Return what `pushed` leaves of the ranges."""
     left: dict[Partition, tuple[int, int]] = {}
     for partition, (start, end) in found.items():
@@ -131,25 +115,6 @@ def _narrowed(
             left[partition] = pushed.cut(start, end)
         elif not pushed.bounds_offset:  # no row has an offset here
             left[partition] = start, end
-    return _between_times(left, pushed, resolver, prober)
-
-
-def _between_times(found: Ranges, pushed: PushedFilters, resolver: OffsetResolver, prober: Prober) -> Ranges:
-    """Return what conditions on `msg_time` leave of the ranges; all of it where messages have no time."""
-    left = dict(found)
-    try:
-        if pushed.since is not None and pushed.since - _FIRST > _DISORDER:
-            since = resolver.at_times(dict.fromkeys(left, pushed.since - _DISORDER))
-            # What retention has removed might match: a reader must meet that gap.
-            begins = {partition: extent.begin for partition, extent in prober.extents(left).items()}
-            left = {
-                p: (max(start, since[p]) if since[p] > begins[p] else start, end) for p, (start, end) in left.items()
-            }
-        if pushed.until is not None and _LAST - pushed.until > _DISORDER:
-            until = resolver.at_times(dict.fromkeys(left, pushed.until + _DISORDER), is_end=True)
-            left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
-    except TimestampMissingError as error:
-        _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
 
 

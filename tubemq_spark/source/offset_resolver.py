@@ -71,7 +71,7 @@ class OffsetResolver:
                 )
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
-    def at_times(self, moments: Mapping[Partition, datetime], *, is_end: bool = False) -> dict[Partition, int]:
+    def _at_times(self, moments: Mapping[Partition, datetime], *, is_end: bool = False) -> dict[Partition, int]:
         """Return the position of each partition's first message that is not earlier, see `find_positions`. `is_end`: a
         read ends there, see `outside_repeated_hour`."""
         zone = self._options.rows.zone
@@ -90,7 +90,7 @@ class OffsetResolver:
         is_end: bool = False,
     ) -> dict[Partition, int]:
         places = bound.of(at)
-        found = self.at_times({p: one for p, one in places.items() if isinstance(one, datetime)}, is_end=is_end)
+        found = self._at_times({p: one for p, one in places.items() if isinstance(one, datetime)}, is_end=is_end)
         if earliest is None:
             extents = self._prober.extents([partition for partition, place in places.items() if place == EARLIEST])
             earliest = {partition: extent.begin for partition, extent in extents.items()}

@@ -2,8 +2,9 @@
 """Filter pushdown: uses the conditions of a batch query to read less.
 
 All rows of a partition have the same topic, broker and number. So conditions on these choose partitions, and Spark
-need not check them again. The broker filters by message type, and bounds of `offset` and `msg_time` cut the ranges.
-Their results are not exact, so Spark checks these conditions again.
+need not check them again. The broker filters by message type, and bounds of `offset` cut the ranges. Their
+results are not exact, so Spark checks these conditions again. Messages may be stored in any order of their times, so
+conditions on `msg_time` cut nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 from pyspark.sql import datasource as spark
@@ -54,8 +54,6 @@ class PushedFilters:
     low: int = -_NO_BOUND  # index positions in [low, high)
     high: int = _NO_BOUND
     bounds_offset: bool = False  # then rows without an offset are not wanted
-    since: datetime | None = None  # inclusive, as `until`
-    until: datetime | None = None
 
     def add(self, filters: Iterable[spark.Filter]) -> list[spark.Filter]:
         """Use the filters, and return those that Spark must check."""
@@ -79,8 +77,6 @@ class PushedFilters:
             self.msg_types = types if self.msg_types is None else self.msg_types & types
         elif column == "offset":
             self._bound_offset(one)
-        elif column == "msg_time":
-            self._bound_time(one)
         return False
 
     def _bound_offset(self, one: spark.Filter) -> None:
@@ -100,16 +96,6 @@ class PushedFilters:
             case _:
                 return
         self.low, self.high, self.bounds_offset = max(self.low, low), min(self.high, high), True
-
-    def _bound_time(self, one: spark.Filter) -> None:
-        given = getattr(one, "value", None)
-        if not isinstance(given, datetime):
-            return
-        moment = given if given.tzinfo is not None else given.replace(tzinfo=timezone.utc)
-        if isinstance(one, (spark.EqualTo, spark.GreaterThan, spark.GreaterThanOrEqual)):
-            self.since = moment if self.since is None else max(self.since, moment)
-        if isinstance(one, (spark.EqualTo, spark.LessThan, spark.LessThanOrEqual)):
-            self.until = moment if self.until is None else min(self.until, moment)
 
 
 def _column(one: spark.Filter) -> str | None:
