@@ -440,11 +440,14 @@ def test_older_spark_refuses_push_filters(monkeypatch: pytest.MonkeyPatch) -> No
     assert not read(False, pushFilters="false").push_filters
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_batch_warns_that_it_ignores_limits(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=True)
+@pytest.mark.parametrize(("name", "value"), [*LIMITS.items(), ("commitOffsets", "true")])
+def test_batch_warns_that_it_ignores_options_for_streams(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    SourceOptions.read(REQUIRED | {name: value}, streaming=True)
+    SourceOptions.read(REQUIRED | {"commitOffsets": "false"}, streaming=False)  # a batch read moves no group anyway
     assert not caplog.records
-    SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=False)
+    SourceOptions.read(REQUIRED | {name: value}, streaming=False)
     expected = f"[read-limit-ignored] option '{name}' is for streams: a batch read ignores it"
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(logging.WARNING, expected)]
 

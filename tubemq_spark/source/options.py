@@ -166,7 +166,8 @@ MAX_PARTITIONS_PER_TASK = number(
 COMMIT_OFFSETS = flag(
     "commitOffsets",
     True,
-    "whether the group's position follows the committed micro-batches; with false, the query does not move the group",
+    "streams only: whether the group's position follows the committed micro-batches; with false, the query does not "
+    "move the group",
 )
 HEADS_INTERVAL_MS = number(
     "headsIntervalMs",
@@ -297,7 +298,7 @@ class SourceOptions:
                     option.name,
                 )
         else:
-            for option in _set(raw, _LIMITS):
+            for option in _set(raw, (*_LIMITS, COMMIT_OFFSETS) if COMMIT_OFFSETS.get(raw) else _LIMITS):
                 _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
             if LATEST in starting.places:
                 raise ConfigError(
