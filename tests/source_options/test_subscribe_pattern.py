@@ -58,8 +58,8 @@ def test_topics_whose_whole_names_match_are_read(start: Start, pattern: str, top
     assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, *topics))
 
 
-def test_filters_of_topics_by_pattern(start: Start) -> None:
-    """They hold for topics that do not exist yet; one that cannot match is refused."""
+def test_filters_of_topics_by_pattern(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """They hold for topics that do not exist yet, with a warning; one that cannot match is refused."""
     tubemq = start({"t1": 1})
     fill(tubemq, "t1", 3, msg_type="a"), fill(tubemq, "t1", 3, msg_type="b")
     filters = {"t1": ["a"], "t2": ["b"]}
@@ -69,6 +69,11 @@ def test_filters_of_topics_by_pattern(start: Start) -> None:
         tubemq.create_topic("t2", 1)
         fill(tubemq, "t2", 3, msg_type="a"), fill(tubemq, "t2", 3, msg_type="b")
         wait_until(lambda: came(run, stream, stored(tubemq, "t1")[:3] + stored(tubemq, "t2")[3:]))
+    (warning,) = logged(caplog, "filters-without-topic")
+    assert "option 'filters' names t2, and no topic" in warning
+    assert read_batch(tubemq, **by_pattern(tubemq, "t.", filters=filters))
+    assert read_batch(tubemq, **by_pattern(tubemq, "t.", filters="a"))
+    assert len(logged(caplog, "filters-without-topic")) == 1
     with pytest.raises(ConfigError, match="option 'filters' names other, which is not one of the topics to read"):
         stream.run(filters={"other": ["a"]})
 

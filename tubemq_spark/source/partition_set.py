@@ -284,4 +284,9 @@ def with_matching_topics(options: SourceOptions) -> SourceOptions:
             "[no-topic-matches] no topic matches option 'subscribePattern', %r: a batch read is empty, and a stream "
             "waits for topics that match", options.pattern.pattern,
         )  # fmt: skip
+    elif unmatched := {topic for topic in options.given_filters if topic is not None}.difference(topics):
+        _log.warning(
+            "[filters-without-topic] option 'filters' names %s, and no topic of that name matches option "
+            "'subscribePattern' now", ", ".join(sorted(unmatched)),
+        )  # fmt: skip
     return options.of_topics(topics)
