@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,22 @@ def test_filters_of_topics_by_pattern(start: Start, caplog: pytest.LogCaptureFix
     assert len(logged(caplog, "filters-without-topic")) == 1
     with pytest.raises(ConfigError, match="option 'filters' names other, which is not one of the topics to read"):
         stream.run(filters={"other": ["a"]})
+
+
+def test_a_topic_that_the_pattern_no_longer_matches_is_left_out(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Also of a batch that an earlier run did not end. The texts name the option."""
+    tubemq = start({"t1": 1, "t2": 1})
+    stream = Stream(tubemq, **by_pattern(tubemq, "t."))
+    stream.run()
+    fill(tubemq, "t2", 3)
+    with stream.running() as run:
+        assert run.find_next()  # and the driver dies
+    option = "'subscribePattern' (and|or) 'assign' do not name"
+    with pytest.raises(ConfigError, match=option):
+        stream.run(subscribePattern="t1")
+    stream.run(subscribePattern="t1", failOnDataLoss="false")
+    for log_id in ("partition-left-out", "data-loss"):
+        assert re.search(option, "".join(logged(caplog, log_id)))
 
 
 @pytest.mark.parametrize("trigger", ["processingTime", "availableNow"])

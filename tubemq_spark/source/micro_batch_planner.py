@@ -364,8 +364,8 @@ class MicroBatchPlanner:
             at, until = begin.get(partition), end.left[partition]
             if at is not None and at < until:  # one that enters with the batch has no range in it
                 text = (
-                    f"{partition}: options 'subscribe' and 'assign' do not name the partition any more, and [{at}, "
-                    f"{until}) of an unfinished batch is not read"
+                    f"{partition}: options 'subscribe', 'subscribePattern' and 'assign' do not name the partition any "
+                    f"more, and [{at}, {until}) of an unfinished batch is not read"
                 )
                 self._options.loss_policy.report(loss_of(partition, text, asked=at, offered=until))
 

@@ -80,14 +80,14 @@ class PartitionSet:
         names = ", ".join(sorted({partition.topic for partition in unnamed}))
         if self._options.loss_policy.fail:
             raise ConfigError(
-                f"the checkpoint has positions of partitions of {names} that options 'subscribe' or 'assign' do not "
-                "name any more: name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go "
-                "on without them"
+                f"the checkpoint has positions of partitions of {names} that options 'subscribe', 'subscribePattern' "
+                "or 'assign' do not name any more: name them again, use another checkpoint, or set option "
+                "'failOnDataLoss' to false to go on without them"
             )
         if not all(self._is(partition, Status.GONE) for partition in unnamed):
             _log.warning(
-                "[partition-left-out] %s is not read any more: options 'subscribe' and 'assign' do not name it. If "
-                "they name it again, the query goes on where it was", names,
+                "[partition-left-out] %s is not read any more: options 'subscribe', 'subscribePattern' and 'assign' do "
+                "not name it. If they name it again, the query goes on where it was", names,
             )  # fmt: skip
             self._mark(unnamed)
         left = {partition: offset.positions[partition] for partition in unnamed}
