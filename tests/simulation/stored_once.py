@@ -102,7 +102,7 @@ class StoredOnce:
             plan = self._writing.plans.get((attempt.run, attempt.origin))
             if plan is None or not attempt.is_of_repeated_stage:
                 continue
-            # "no partition of the topic held 16 messages when the batch began, or …"
+            # "no partition of these topics held 16 messages when the batch began, or …"
             if not plan.could_mark:
                 return True
             # "… or retention has removed more than half of them"
@@ -111,20 +111,25 @@ class StoredOnce:
             # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
             if not plan.option_topic and not self._has_written_before(attempt.run, attempt.origin):
                 return True
-            # "an attempt of the earlier stage gets its first row when the next batch has begun"
-            if self._outlived(attempt):
+            # "an attempt of an earlier stage, of this batch or of one before it, gets its first row …"
+            if self._outlived(attempt, plan.at):
                 return True
             # "the broker of the mark fails meanwhile"
             if self._schedule.broker_failed_since(plan.at):
                 return True
         return False
 
-    def _outlived(self, attempt: Attempt) -> bool:
-        """Return True if a task of the next batch began before the attempt got its first rows."""
-        name, batch = attempt.origin
-        had_rows_at = attempt.had_rows_at
-        return had_rows_at is not None and any(
-            one.at < had_rows_at for one in self._writing.attempts[(name, batch + 1), attempt.task]
+    def _outlived(self, attempt: Attempt, planned_at: float) -> bool:
+        """Return True if an attempt of this or an earlier batch got its first rows after its next batch had begun, and
+        since this batch was planned: it leaves its mark then."""
+        attempts = self._writing.attempts
+        return any(
+            one.had_rows_at is not None
+            and one.had_rows_at >= planned_at
+            and any(later.at < one.had_rows_at for later in attempts[(name, batch + 1), attempt.task])
+            for (name, batch), task in list(attempts)
+            if name == attempt.origin[0] and batch <= attempt.origin[1] and task == attempt.task
+            for one in attempts[(name, batch), task]
         )
 
     def _has_written_before(self, run: str, origin: Origin) -> bool:

@@ -335,7 +335,7 @@ class OperatedWriting(OperatedSchedule):
         return {"value": row.body} if "topic" in self.options else {"value": row.body, "topic": "t"}
 
     def planned(self, query: StreamQuery, batch: int) -> None:
-        topics = {self.options["topic"]} if "topic" in self.options else self.writing.topics_written
+        topics = {self.options["topic"]} if "topic" in self.options else self.writing.topics_written(query.run_id)
         stores = [self.store_of(partition) for topic in topics for partition in self.partitions_of(topic)]
         could_mark = any(
             store is not None

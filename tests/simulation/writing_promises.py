@@ -173,10 +173,14 @@ class Writing:
         guarded(self.key_has_one_partition)
         guarded(self.dead_letters_true)
 
-    @property
-    def topics_written(self) -> set[str]:
-        """The topics that have got rows of the query's batches."""
-        return {topic for (topic, _), entry in self.entries.items() if entry.copies and entry.origin[0] == "batch"}
+    def topics_written(self, run: str) -> set[str]:
+        """Return the topics that have got rows of the run's batches."""
+        return {
+            topic
+            for (topic, _), entry in self.entries.items()
+            if entry.origin[0] == "batch"
+            and any(one.attempt is not None and one.attempt.run == run for one in entry.copies)
+        }
 
     # -- invariants -----------------------------------------------------------------------------------------------
 
