@@ -75,6 +75,31 @@ def test_messages_of_partitions_without_a_position_are_not_taken_for_read(run: R
         assert [one["lag"] for one in run("groups", "list", "--json", *connection).json] == [None]
 
 
+def test_a_position_beyond_the_end_is_told(run: Run, terminal: Terminal) -> None:
+    with EmbeddedTubeMQ({"t": 1}) as tubemq:
+        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
+        for number in range(5):
+            tubemq.send("t", b"%d" % number)
+        tubemq.move_group("my_group", "t", 1, 0, 140)
+        assert run("lag", "my_group", *connection).stderr == ""
+        tubemq.delete_topic("t")
+        tubemq.create_topic("t", partitions=1)
+        tubemq.send("t", b"a")
+        told = "warning: the position of 1:t:0 is beyond the end of the store: the broker lost messages, or the topic "
+        shown = run("lag", "my_group", *connection)
+        assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "total lag 0")
+        assert shown.stderr.startswith(f"tubemq-spark: {told}")
+        shown = run("lag", "my_group", "--json", *connection)
+        assert ([(one["position"], one["end"], one["lag"]) for one in shown.json], told in shown.stderr) == (
+            [(140, 28, 0)],
+            True,
+        )
+        terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", *connection)
+        terminal.wait_for(lambda text: told in text)
+        terminal.interrupt()
+        assert terminal.finish().status == 0
+
+
 @pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["live", "JSON"])
 def test_watching_tells_of_a_broker_that_goes_down(run: Run, terminal: Terminal, as_json: list[str]) -> None:
     with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:

@@ -118,6 +118,30 @@ def test_a_group_that_somebody_moved_while_its_claims_were_lost_stays_there(tube
         assert {at.group for at in member.positions.values()} == {28}
 
 
+@pytest.mark.parametrize(
+    ("begin", "says"),
+    [
+        ([], "nothing is written: group fix stands beyond the end of 1:dead:0, because a broker lost messages, or "),
+        (["--from", "28"], "nothing is written: --from lies behind the position of group fix in 1:dead:0"),
+    ],
+    ids=["group", "from"],
+)
+def test_a_group_beyond_the_end_skips_no_letters(tubemq: EmbeddedTubeMQ, run: Run, begin: list[str], says: str) -> None:
+    """The letters of a topic that was created anew are not those that the group has passed."""
+    tubemq.create_topic("dead", partitions=1)
+    for number in range(5):
+        tubemq.send("dead", b"%d" % number)
+    tubemq.move_group("fix", "dead", 1, 0, 140)
+    tubemq.delete_topic("dead")
+    tubemq.create_topic("dead", partitions=1)
+    for number in range(2):
+        tubemq.send("dead", b"%d" % number)
+    done = run("redrive", "dead", "--group", "fix", *begin, "--to", "t", "--yes", "--master", tubemq.master)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done
+    assert says in done.stderr
+    assert tubemq.group_offset("fix", "dead", 1, 0) == 140
+
+
 @pytest.mark.thorough
 def test_letters_that_come_while_the_range_is_looked_for_are_left_out(
     tubemq: EmbeddedTubeMQ, terminal: Terminal

@@ -113,6 +113,19 @@ def _missing(brokers: Brokers) -> str:
     return f"warning: broker {joined(down)} is down, and its partitions are missing here" if down else ""
 
 
+def _beyond_the_end(states: Iterable[GroupState]) -> str:
+    """Return a warning of positions that no message can have, where the lag of 0 would look as if all were read."""
+    # A client that reads may have moved the group after the broker looked for the end. An end of 0 may also be that of
+    # a topic that was removed.
+    beyond = [str(one.partition) for one in states if one.position and not one.holder and 0 < one.end < one.position]
+    if not beyond:
+        return ""
+    return (
+        f"warning: the position of {', '.join(beyond)} is beyond the end of the store: the broker lost messages, or "
+        "the topic was created anew"
+    )
+
+
 def _is_down(status: Answer) -> bool:
     return str(status.get("isBrokerOnline")) == "false" and str(status.get("runStatus")) != "running"
 
@@ -169,6 +182,8 @@ def lag(
         brokers = connection.admin.brokers()
         warn_of_missing(brokers)
         states = group_states(connection.admin, brokers, group, topic)
+        if warning := _beyond_the_end(states):
+            note(warning)
         if as_json:
             print_json(*(state.as_json() for state in states))
         else:
@@ -216,9 +231,10 @@ def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupSta
     brokers = admin.brokers()
     warning = _missing(brokers)
     try:
-        return group_states(admin, brokers, group, topic), warning
+        states = group_states(admin, brokers, group, topic)
     except AdminError as error:
         raise AdminError(f"{error}. {warning}" if warning else str(error)) from None
+    return states, "; ".join(filter(None, (warning, _beyond_the_end(states))))
 
 
 def _rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:

@@ -19,6 +19,7 @@ from tubemq_spark.cli.offsets import held, move
 from tubemq_spark.cli.output import confirm, note, print_json, print_plan, print_result
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
 from tubemq_spark.cli.reading import GroupMember, temporary_group
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.probe import PartitionPosition
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -101,7 +102,7 @@ def redrive(
         positions = member.positions
         groups = {one: at.group for one, at in positions.items()}  # a new group stands at the earliest message
         ends = {one: at.end for one, at in positions.items()}
-        starts = _starts(member, groups, place, group, dry_run)
+        starts = _starts(member, positions, place, group, dry_run)
         starts = {one: min(at, ends[one]) for one, at in starts.items()}  # letters may have come meanwhile
         last = [(one, end - UNIT) for one, end in ends.items() if starts[one] < end]
         first_ids = member.first_ids([*starts.items(), *last])
@@ -166,16 +167,29 @@ def redrive(
 
 
 def _starts(
-    member: GroupMember, groups: Mapping[Partition, int], place: Place | None, group: str | None, dry_run: bool
+    member: GroupMember,
+    positions: Mapping[Partition, GroupPosition],
+    place: Place | None,
+    group: str | None,
+    dry_run: bool,
 ) -> dict[Partition, int]:
-    """Return where to begin: at `place`, by default at the positions in `groups`. Raise `TubeMQError` if `group`, which
-    the user has named, would skip letters, but not in a `dry_run`."""
+    """Return where to begin: at `place`, by default at the group's positions. Raise `TubeMQError` if one of these is
+    beyond the end of its store. Raise it also if `group`, which the user has named, would skip letters, but not in a
+    `dry_run`."""
+    beyond = sorted(one for one, at in positions.items() if at.group > at.end)
+    if beyond and place is None:
+        raise TubeMQError(
+            f"nothing is written: group {group} stands beyond the end of {', '.join(map(str, beyond))}, because a "
+            "broker lost messages, or the topic was created anew. Move the group with offsets set, or give --from "
+            "earliest, which writes all letters that the topic has"
+        )
     begins = member.resolve(EARLIEST)  # the group may stand before it
-    reached = {one: max(at, begins[one]) for one, at in groups.items()}
+    # A group beyond the end was there with other letters, and has reached none of these.
+    reached = {one: begins[one] if one in beyond else max(at.group, begins[one]) for one, at in positions.items()}
     starts = reached if place is None else member.resolve(place)
     if group is None:
         return starts
-    if expired := sorted(one for one in begins if groups[one] < starts[one] == begins[one]):
+    if expired := sorted(one for one in begins if positions[one].group < starts[one] == begins[one]):
         note(f"retention has removed messages of {', '.join(map(str, expired))} that group {group} had not reached")
     skipped = [one for one, start in starts.items() if start > reached[one]]
     if skipped and not dry_run:
