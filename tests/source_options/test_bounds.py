@@ -284,6 +284,44 @@ def test_a_batch_that_begins_behind_its_end_is_refused(
 
 
 @pytest.mark.option("endingTimestamp")
+@pytest.mark.option("endingOffsetsByTimestamp")
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"endingTimestamp": "2026-01-01T12:00"}, "endingTimestamp"),
+        ({"startingTimestamp": "2026-01-01T11:00", "endingTimestamp": "2026-01-01T12:00"}, "endingTimestamp"),
+        (
+            {"endingOffsetsByTimestamp": {"t": dict.fromkeys(("1:0", "2:0", "3:0"), "2026-01-01T12:00")}},
+            "endingOffsetsByTimestamp",
+        ),
+        ({"endingTimestamp": milliseconds(10), "startingTimestamp": milliseconds(10)}, None),
+        ({"endingTimestamp": milliseconds(10), "startingOffsets": {"t": {"1:0": UNIT, "2:0": 0, "3:0": 0}}}, None),
+        ({"endingOffsetsByTimestamp": {"t": {"1:0": 0, "2:0": milliseconds(21), "3:0": 0}}}, None),
+    ],
+    ids=str,
+)
+def test_an_end_before_all_messages_is_logged(
+    start: Start, caplog: pytest.LogCaptureFixture, given: dict[str, object], option: str | None
+) -> None:
+    """An empty range between messages is normal for a job that runs again and again."""
+    tubemq = start({"t": 1}, brokers=3)
+    for broker, minute in ((1, 5), (2, 20)):  # the third one has no messages
+        tubemq.send("t", b"a", f"{broker}:0", msg_time=f"2026010112{minute:02}")
+    rows = read_batch(tubemq, "t", **given)
+    told = [line for line in caplog.messages if line.startswith("[ending-time-too-early]")]
+    if option is None:
+        assert told == []
+    else:
+        assert (rows, told) == (
+            [],
+            [
+                "[ending-time-too-early] the first message of 1:t:0, 2:t:0 is not earlier than 2026-01-01 "
+                f"12:00:00+00:00 (option '{option}'): nothing is read"
+            ],
+        )
+
+
+@pytest.mark.option("endingTimestamp")
 def test_a_batch_that_begins_behind_its_end_is_refused_by_any_server(cluster: Cluster, group: str) -> None:
     topic = cluster.new_topic("one")
     send(cluster, numbered(partitions(cluster, topic), 4), attributes=encode_attributes({}, None, "202601010000"))

@@ -60,6 +60,7 @@ class OffsetResolver:
                     f"'{options.ending.option}', which is {place}: make it earlier"
                 )
         ends = self._resolve(options.ending, at, is_end=True)
+        self._warn_of_early(ends, starts)
         for partition, end in ends.items():
             start, place = from_places[partition], to_places[partition]
             is_chosen = isinstance(start, int) or start == GROUP or isinstance(place, int)
@@ -137,6 +138,22 @@ class OffsetResolver:
                 "[starting-time-too-late] no message of %s is as late as %s (option '%s'): reading begins at the end",
                 ", ".join(map(str, late)),
                 moments[late[0]],
+                bound.option,
+            )
+
+    def _warn_of_early(self, ends: Positions, starts: Positions) -> None:
+        """Warn if a read ends by time before all messages. A periodic job may well have an empty range."""
+        bound = self._options.ending
+        moments = {p: place for p, place in bound.of(ends).items() if isinstance(place, datetime)}
+        if len(moments) < len(ends) or any(end > starts[partition] for partition, end in ends.items()):
+            return
+        extents = self._prober.extents(ends)
+        filled = sorted(partition for partition, (begin, end) in extents.items() if begin < end)
+        if filled and all(ends[partition] <= extents[partition].begin for partition in filled):
+            _log.warning(
+                "[ending-time-too-early] the first message of %s is not earlier than %s (option '%s'): nothing is read",
+                ", ".join(map(str, filled)),
+                moments[filled[0]],
                 bound.option,
             )
 
