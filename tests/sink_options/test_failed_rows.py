@@ -245,6 +245,10 @@ def test_many_bad_rows_are_counted(
     for dead_letter in dead_letters:
         assert base64.b64decode(unquote(dead_letter["dead_key"])) == f"k{dead_letter['dead_row']}".encode()
     assert sum("can never be sent: column 'value': it is null" in message for message in caplog.messages) == 5
+    assert _warnings(caplog)[5:] == [
+        f"[batch-dead-letters] {'batch 0' if by_rows else 'a batch write'}: 100 rows could never be sent and became "
+        "dead letters (failedRows=deadLetter)"
+    ]
 
 
 @pytest.mark.sink_option("deadLetterTopic")

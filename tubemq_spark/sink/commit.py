@@ -83,6 +83,13 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
             _name(batch),
             dropped,
         )
+    dead_letters = sum(message.dead_letters for message in written)
+    if dead_letters:
+        _log.warning(
+            "[batch-dead-letters] %s: %d rows could never be sent and became dead letters (failedRows=deadLetter)",
+            _name(batch),
+            dead_letters,
+        )
     _log.debug("%s is committed: %s", _name(batch), _summary(messages))
 
 
