@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scripts.markdown import table
-from tubemq_spark.columns import READ, Column, written
+from tubemq_spark.columns import ONLY_READ, READ, READ_POSITION, Column, written
 from tubemq_spark.sink.receipts import SCHEMA as RECEIPTS
 
 INTRODUCTION = """\
@@ -91,13 +91,18 @@ def document() -> str:
         INTRODUCTION,
         "## When reading\n",
         _read([column for column in READ if column.needs is None]),
-        "With `messageFormat=inlongmsg` or `inlong` ([InLong packs](../inlong.md)) and `corruptMessages=keep` more "
-        "follow:\n",
-        _read([column for column in READ if column.needs is not None]),
+        *(
+            f"With {setting.text} more follow:\n\n{_read([column for column in READ if column.needs == setting])}"
+            for setting in dict.fromkeys(column.needs for column in READ if column.needs is not None)
+        ),
         FEWER,
         "## When writing\n",
         "Other columns are an error that names them. [Writing](../sink.md) explains where rows go.\n",
         _table((column.name, column.expected, str(column.written)) for column in written("inlongmsg")),
+        "### Copies\n",
+        f"Only rows that were read have {_names(ONLY_READ)}. A row with one of these is a\n"
+        "[copy](../sink.md#copying-a-topic). The sink ignores the columns that say where it was read:\n"
+        f"{_names(READ_POSITION)}.\n",
         NOTES,
         "## Receipts\n",
         "With [`receipts`](../sink.md#receipts) each committed batch writes a Parquet file with these columns:\n",
@@ -108,6 +113,10 @@ def document() -> str:
 
 def _read(columns: Iterable[Column]) -> str:
     return _table((column.name, column.kind.spark.simpleString(), str(column.read)) for column in columns)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:

@@ -4,7 +4,8 @@ it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import types
@@ -25,7 +26,18 @@ BOOLEAN = Kind(pa.bool_(), types.BooleanType())
 TIMESTAMP = Kind(pa.timestamp("us", tz="UTC"), types.TimestampType())
 TEXTS = Kind(pa.map_(pa.string(), pa.string()), types.MapType(types.StringType(), types.StringType()))
 
-INLONG, CORRUPT = "messageFormat=inlongmsg", "corruptMessages=keep"
+
+class Setting(NamedTuple):
+    """A setting of the source: its text for users, and whether a `RowFormat` has it."""
+
+    text: str
+    is_in: Callable[[Any], bool]
+
+
+INLONG = Setting(
+    "`messageFormat=inlongmsg` or `inlong` ([InLong packs](../inlong.md))", lambda form: form.message_format != "raw"
+)
+CORRUPT = Setting("`corruptMessages=keep`", lambda form: form.corrupt == "keep")
 
 
 class Column(NamedTuple):
@@ -40,7 +52,7 @@ class Column(NamedTuple):
     kind: Kind
     read: str | None = None
     written: str | None = None
-    needs: str | None = None
+    needs: Setting | None = None
     or_string: str = ""
     is_position: bool = False
     requires: bool = False
@@ -107,6 +119,9 @@ COLUMNS = (
 )  # fmt: skip
 READ = tuple(column for column in COLUMNS if column.read is not None)
 """The columns of the source, in their order."""
+ONLY_READ = tuple(column.name for column in READ if column.written is None and column.needs is None)
+"""Columns that the source always has and the sink never takes: a row in which one is set was read."""
+READ_POSITION = tuple(column.name for column in READ if column.is_position)
 
 
 def written(message_format: str = "raw") -> tuple[Column, ...]:

@@ -19,7 +19,19 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.types import MapType, StringType, StructType
 
-from tubemq_spark.columns import BINARY, COLUMNS, INLONG, READ, STRING, TEXTS, TIMESTAMP, Kind, written
+from tubemq_spark.columns import (
+    BINARY,
+    COLUMNS,
+    INLONG,
+    ONLY_READ,
+    READ,
+    READ_POSITION,
+    STRING,
+    TEXTS,
+    TIMESTAMP,
+    Kind,
+    written,
+)
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import EPOCH
 
@@ -28,8 +40,6 @@ _log = logging.getLogger(__name__)
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
 
 _BY_NAME = {column.name: column for column in COLUMNS}
-_ONLY_IN_SOURCE_SCHEMA = {column.name for column in READ if column.written is None and column.needs is None}
-_READ_POSITION = {column.name for column in READ if column.is_position}
 _TARGET = [column.name for column in written() if column.is_position]
 _INLONG_COLUMNS = [column for column in written("inlongmsg") if column.needs == INLONG]
 _INLONG_NEEDED = [column.name for column in _INLONG_COLUMNS if column.requires]
@@ -84,14 +94,14 @@ NOT_UTF8 = "it has bytes that are not UTF-8"
 
 def has_source_schema(names: Collection[str]) -> bool:
     """Return True if a frame with columns of these `names` has the source's own schema."""
-    return not _ONLY_IN_SOURCE_SCHEMA.isdisjoint(names)
+    return not set(names).isdisjoint(ONLY_READ)
 
 
 @lru_cache(maxsize=16)
 def columns_read(names: tuple[str, ...], topic: str | None) -> frozenset[str]:
     """Return the columns of a checked frame that the sink reads; `topic` is the option, which wins over the column."""
     ignored = {"topic"} if topic is not None else set()
-    return frozenset(names) - ignored - (_READ_POSITION if has_source_schema(names) else set())
+    return frozenset(names) - ignored - set(READ_POSITION if has_source_schema(names) else ())
 
 
 def check_columns(schema: StructType, topic: str | None, message_format: str = "raw") -> None:
@@ -159,7 +169,7 @@ def _columns_of(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Array]
     names = tuple(batch.schema.names)
     read = columns_read(names, topic)
     columns = {name: column for name, column in zip(names, batch.columns, strict=True) if name in read}
-    marks = [pc.is_valid(batch.column(name)) for name in names if name in _ONLY_IN_SOURCE_SCHEMA]
+    marks = [pc.is_valid(batch.column(name)) for name in names if name in ONLY_READ]
     was_read = reduce(pc.or_, marks) if marks else None
     if was_read is not None and not pc.all(was_read).as_py():
         for name in set(names).intersection(_TARGET):
@@ -208,7 +218,7 @@ def cells_of_row(row: Row, topic: str | None = None) -> Cells:
     """Return a row that Spark gives to writers without Arrow; `topic` is the option."""
     cells = row.asDict()
     read = columns_read(tuple(cells), topic)
-    if all(cells.get(name) is None for name in _ONLY_IN_SOURCE_SCHEMA):
+    if all(cells.get(name) is None for name in ONLY_READ):
         read |= cells.keys() & set(_TARGET)
     if len(read) < len(cells):
         cells = {name: cell for name, cell in cells.items() if name in read}

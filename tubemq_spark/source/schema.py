@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from tubemq_spark import columns
-from tubemq_spark.columns import CORRUPT, INLONG, READ, TEXTS, Column
+from tubemq_spark.columns import READ, TEXTS, Column
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.source.row_format import RowFormat
 
@@ -17,13 +17,8 @@ ATTRIBUTES, TIMESTAMP = TEXTS.arrow, columns.TIMESTAMP.arrow
 
 
 def _available(form: RowFormat) -> list[Column]:
-    """Return all columns that there are with the options; `corrupt` is always the last."""
-    settings = {
-        None,
-        CORRUPT if form.corrupt == "keep" else None,
-        None if form.message_format == "raw" else INLONG,
-    }
-    return [column for column in READ if column.needs in settings]
+    """Return all columns that there are with the options."""
+    return [column for column in READ if column.needs is None or column.needs.is_in(form)]
 
 
 def arrow_schema(form: RowFormat) -> pa.Schema:
