@@ -65,26 +65,33 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column(
-        "value", BINARY, "the body, without the attributes", "required, not null",
+        "value", BINARY, "the body, without the attributes",
+        "required; a null value or one longer than the topic allows cannot be sent",
         or_string=" or string", requires=True,
     ),
     Column(
         "attributes", TEXTS, "the producer's own attributes, or null without any",
-        "no `,` or `=` in keys and values, no empty key, no null value",
+        "no `,` or `=` in keys and values, no empty key, no null value; an error names reserved keys",
     ),
     Column(
         "msg_type", STRING, "the type that readers filter by, or null",
-        "the type that readers filter by: 1 to 255 characters, without `,`, `=` and blanks at its ends",
+        "the type that readers filter by: 1 to 255 characters, without `,`, `=` and blanks at its ends. One with `#` "
+        "is stored, but no reader can filter by it; the log says so",
     ),
     Column(
         "msg_time", TIMESTAMP,
         "the producer's time, precise to the minute, or to the [millisecond](#milliseconds), or null",
-        "rounded down to the minute; a timestamp is written in UTC; default: now",
+        "rounded down to the minute; a timestamp is written in UTC (on Spark 4.0 set the executors' `TZ` to UTC: see "
+        "`[repeated-hour]` in [log lines](../log-lines.md)); default: now",
         or_string=", or string of the form yyyyMMddHHmm",
     ),
-    Column("topic", STRING, "the message's topic", "the row's topic; option `topic` overrides it"),
     Column(
-        "key", BINARY, None, "rows with the same key go to the same partition, in order; it is not stored",
+        "topic", STRING, "the message's topic",
+        "the row's topic; option `topic` overrides it, as in Spark's Kafka sink",
+    ),
+    Column(
+        "key", BINARY, None,
+        "rows with the same key go to the same partition, in order; a string means its UTF-8 bytes; it is not stored",
         or_string=" or string",
     ),
     Column(
@@ -99,15 +106,20 @@ COLUMNS = (
     ),
     Column("message_id", LONG, "the broker's id of the message, seldom given twice: see the notes", is_position=True),
     Column(
-        "inlong_group", STRING, "the group of the message inside", "with `messageFormat=inlongmsg`, required", INLONG,
-        requires=True,
+        "inlong_group", STRING,
+        "the group of the message inside: attribute `groupId`, or `bid` from old senders; a number if the sender used "
+        "numbers",
+        "with `messageFormat=inlongmsg`, required", INLONG, requires=True,
     ),
     Column(
-        "inlong_stream", STRING, "the stream of the message inside", "with `messageFormat=inlongmsg`, required", INLONG,
-        requires=True,
+        "inlong_stream", STRING,
+        "the stream of the message inside: attribute `streamId`, or `tid` from old senders",
+        "with `messageFormat=inlongmsg`, required", INLONG, requires=True,
     ),
     Column(
-        "inlong_time", TIMESTAMP, "the time of the message inside",
+        "inlong_time", TIMESTAMP,
+        "the time of the message inside: attribute `t` (a day, hour or minute in the zone of `msgTimeZone`), otherwise "
+        "`dt` (milliseconds since 1970)",
         "with `messageFormat=inlongmsg`; default: the time of sending", INLONG,
     ),
     Column(

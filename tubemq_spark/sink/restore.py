@@ -81,11 +81,10 @@ _OF_INLONG = [f"found.dead_{column.name}" for column in columns.written("inlongm
 def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
     """Return the rows that could not be sent; `dead` are messages of a dead letter topic as the source reads them.
 
-    Columns: `value` binary, `attributes` map<string,string>, `msg_type` string, `msg_time` string (`yyyyMMddHHmm`),
-    `topic` string, `key` binary, `broker_id` int, `partition` int. All cells are as they were, so a row is still wrong
-    where it was. Pieces are joined, and copies of a dead letter give one row; the order is lost.
+    The columns are those that the sink takes; `msg_time` is a string (`yyyyMMddHHmm`). All cells are as they were, so a
+    row is still wrong where it was. Pieces are joined, and copies of a dead letter give one row; the order is lost.
     `message_format` is the format of the sink that could not write the rows: `inlongmsg` adds the columns
-    `inlong_group`, `inlong_stream`, `inlong_time` (timestamp) and `inlong_attributes`.
+    of InLong.
 
     Raise `ConfigError` for a stream, for columns that are not the source's, and for an unknown format. When Spark
     computes the rows, it raises `USER_RAISED_EXCEPTION` for a message that is not a dead letter, for one with missing
