@@ -85,7 +85,7 @@ def test_a_position_beyond_the_end_is_told(run: Run, terminal: Terminal) -> None
         tubemq.delete_topic("t")
         tubemq.create_topic("t", partitions=1)
         tubemq.send("t", b"a")
-        told = "warning: the position of 1:t:0 is beyond the end of the store: the broker lost messages, or the topic "
+        told = "warning: the group stands beyond the end of 1:t:0: a broker lost messages, or the topic was"
         shown = run("lag", "my_group", *connection)
         assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "total lag 0")
         assert shown.stderr.startswith(f"tubemq-spark: {told}")

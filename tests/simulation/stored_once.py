@@ -102,7 +102,7 @@ class StoredOnce:
             plan = self._writing.plans.get((attempt.run, attempt.origin))
             if plan is None or not attempt.is_of_repeated_stage:
                 continue
-            # "no partition of these topics held 16 messages when the batch began, or …"
+            # "no partition of the topics that the driver has written to held 16 messages when the batch began, or …"
             if not plan.could_mark:
                 return True
             # "… or retention has removed more than half of them"

@@ -220,7 +220,7 @@ def _reader(
 def _range(
     reader: TopicReader, begin: Place, end: Place, partitions: Sequence[Partition] | None = None
 ) -> Generator[Message, None, None]:
-    extents = reader.extents(partitions)  # once: messages that come during a search by time may be of before the time
+    extents = reader.extents(partitions)  # once: messages that come during a search by time may be earlier
     return read_range(reader, reader.resolve(begin, extents), reader.resolve(end, extents, is_end=True))
 
 

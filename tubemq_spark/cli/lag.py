@@ -121,8 +121,8 @@ def _beyond_the_end(states: Iterable[GroupState]) -> str:
     if not beyond:
         return ""
     return (
-        f"warning: the position of {', '.join(beyond)} is beyond the end of the store: the broker lost messages, or "
-        "the topic was created anew"
+        f"warning: the group stands beyond the end of {', '.join(beyond)}: a broker lost messages, or the topic was "
+        "created anew"
     )
 
 
