@@ -126,7 +126,11 @@ class StoredOnce:
         return any(
             one.had_rows_at is not None
             and one.had_rows_at >= planned_at
-            and any(later.at < one.had_rows_at for later in attempts[(name, batch + 1), attempt.task])
+            and one.is_of_repeated_stage
+            and any(
+                later.run == one.run == attempt.run and later.at < one.had_rows_at
+                for later in attempts.get(((name, batch + 1), attempt.task), ())
+            )
             for (name, batch), task in list(attempts)
             if name == attempt.origin[0] and batch <= attempt.origin[1] and task == attempt.task
             for one in attempts[(name, batch), task]

@@ -8,7 +8,7 @@ batches of a stream notice it, because the last message that it has read is gone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -50,55 +50,44 @@ def _first_positions(prober: Prober, cluster: Cluster, asked: Mapping[Partition,
         if extents[store].begin < start:
             starts[store] = min(start, starts.get(store, start))
 
-    def ids_at(positions: Mapping[Store, int], most: int | None = None) -> dict[Store, dict[Partition, int | None]]:
-        """Return the id of each partition's first message from a position on; nothing of a store if one is not clear.
-        `most` is how many partitions of each store count."""
-        found = prober.probe((one, at) for store, at in positions.items() for one in members[store][:most])
-        ids: dict[Store, dict[Partition, int | None]] = {}
-        for store, at in positions.items():
-            results = {one: found.get((one, at)) for one in members[store][:most]}
-            if None not in results.values():
-                ids[store] = {one: result.first_id for one, result in results.items() if result is not None}
-        return ids
+    def empty(spans: Mapping[Store, tuple[int, int]], most: int | None = None) -> list[Store]:
+        """Return the stores without a message in their span. `most` is how many partitions of each store count."""
+        places = {(one, *spans[store]) for store in spans for one in members[store][:most]}
+        without = _without_message(prober, places)
+        return [store for store in spans if without.issuperset(members[store][:most])]
 
-    suspects = {store: extents[store].begin for store in starts}
+    suspects: Collection[Store] = starts
     for most in (_SAMPLE, None):
-        at_begin, at_start = ids_at(suspects, most), ids_at({store: starts[store] for store in suspects}, most)
-        suspects = {
-            store: at
-            for store, at in suspects.items()
-            if store in at_begin and store in at_start and _no_message_between(at_begin[store], at_start[store])
-        }
-    behind = ids_at({store: starts[store] + UNIT for store in suspects})
-    return {
-        store: _first_position(prober, at_start[store], starts[store], extents[store].end)
-        for store in suspects
-        if store in behind and _no_message_between(at_start[store], behind[store])
-    }
+        suspects = empty({store: (extents[store].begin, starts[store]) for store in suspects}, most)
+    # A message at the start itself has data.
+    suspects = empty({store: (starts[store], starts[store] + UNIT) for store in suspects})
+    return {store: _first_position(prober, members[store], starts[store], extents[store].end) for store in suspects}
 
 
-def _no_message_between(ids: Mapping[Partition, int | None], later: Mapping[Partition, int | None]) -> bool:
-    """Whether each partition's first message is the same from both positions on. `later` was asked for after `ids`, so
-    a message that only `later` has came meanwhile, at the end of the store."""
-    return all(first_id in (None, later[one]) for one, first_id in ids.items())
+def _without_message(prober: Prober, places: Iterable[tuple[Partition, int, int]]) -> set[Partition]:
+    """Return the partitions that surely have no message in their span: their first message is the same from its begin
+    and from its end on. If only the second probe finds one, it came meanwhile, at the end of the store."""
+    spans = list(places)
+    found = prober.probe((one, at) for one, *span in spans for at in span)
+    without: set[Partition] = set()
+    for partition, begin, end in spans:
+        first, later = found.get((partition, begin)), found.get((partition, end))
+        if first is not None and later is not None and first.first_id in (None, later.first_id):
+            without.add(partition)
+    return without
 
 
-def _first_position(prober: Prober, first_ids: Mapping[Partition, int | None], low: int, end: int) -> int:
-    """Return the position of the first message in [low, end), or `end`. `first_ids` are those of all partitions of the
-    store from `low` on; some may have come since the store ended at `end`."""
-
-    def have_none_before(position: int, partitions: Iterable[Partition]) -> list[bool]:
-        places = [(one, position) for one in partitions]
-        found = prober.probe(places)
-        return [place in found and found[place].first_id == first_ids[place[0]] for place in places]
-
-    candidates = [one for one, first_id in first_ids.items() if first_id is not None]
+def _first_position(prober: Prober, partitions: Sequence[Partition], low: int, end: int) -> int:
+    """Return the position of the store's first message in [low, end), or `end`. All its `partitions` may have it, and
+    messages may have come since the store ended at `end`."""
+    candidates = list(partitions)
     while candidates:  # each search leaves those that have an earlier message
         begin, behind = low, end + UNIT
         while behind - begin > UNIT:
             middle = begin + (behind - begin) // UNIT // 2 * UNIT
-            [has_none_before] = have_none_before(middle, candidates[:1])
-            begin, behind = (middle, behind) if has_none_before else (begin, middle)
+            has_none = bool(_without_message(prober, [(candidates[0], low, middle)]))
+            begin, behind = (middle, behind) if has_none else (begin, middle)
         end = begin
-        candidates = [one for one, no in zip(candidates, have_none_before(end, candidates), strict=True) if not no]
+        without = _without_message(prober, [(one, low, end) for one in candidates[1:]])
+        candidates = [one for one in candidates[1:] if one not in without]
     return end

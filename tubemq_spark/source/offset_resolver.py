@@ -60,7 +60,6 @@ class OffsetResolver:
                     f"'{options.ending.option}', which is {place}: make it earlier"
                 )
         ends = self._resolve(options.ending, at, is_end=True)
-        self._warn_of_early(ends, starts)
         for partition, end in ends.items():
             start, place = from_places[partition], to_places[partition]
             is_chosen = isinstance(start, int) or start == GROUP or isinstance(place, int)
@@ -70,6 +69,7 @@ class OffsetResolver:
                     f"option '{options.ending.option}' has {place} for {partition}, position {end}, which lies before "
                     f"the start {starts[partition]}, {start} in option '{options.starting.option}'"
                 )
+        self._warn_of_early(ends, starts)
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
     def _at_times(self, moments: Mapping[Partition, datetime], *, is_end: bool = False) -> dict[Partition, int]:
@@ -92,8 +92,10 @@ class OffsetResolver:
     ) -> dict[Partition, int]:
         places = bound.of(at)
         found = self._at_times({p: one for p, one in places.items() if isinstance(one, datetime)}, is_end=is_end)
+        # A broker that lost its tail still reports the group's old position, which is beyond the end then.
+        beyond = [p for p, place in places.items() if place == GROUP and at[p].group > at[p].end]
         if earliest is None:
-            extents = self._prober.extents([partition for partition, place in places.items() if place == EARLIEST])
+            extents = self._prober.extents([*(p for p, place in places.items() if place == EARLIEST), *beyond])
             earliest = {partition: extent.begin for partition, extent in extents.items()}
         for partition, place in places.items():
             group, end = at[partition]
@@ -104,17 +106,18 @@ class OffsetResolver:
                 )
             if isinstance(place, int):
                 found[partition] = place
+            elif partition in beyond:
+                text = (
+                    f"{partition}: group {self._options.group} stands at {group}, and the store ends at {end}: the "
+                    "broker lost messages, or the topic was created again, so nobody knows which messages are new to "
+                    f"the group. With 'failOnDataLoss' false, reading begins at the earliest, {earliest[partition]}"
+                )
+                self._options.loss_policy.report(loss_of(partition, text, asked=group, offered=end))
+                found[partition] = earliest[partition]
             elif place == EARLIEST:
                 found[partition] = earliest[partition]
             elif place == GROUP:
-                if group > end:
-                    text = (
-                        f"{partition}: group {self._options.group} stands at {group}, and the store ends at {end}: the "
-                        f"broker lost [{end}, {group}) and may use positions before {end} again, or the topic was "
-                        "created again. The group has not read what came since"
-                    )
-                    self._options.loss_policy.report(loss_of(partition, text, asked=group, offered=end))
-                found[partition] = min(group, end)
+                found[partition] = group
             elif place == LATEST:
                 found[partition] = end
         return found
