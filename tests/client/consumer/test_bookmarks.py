@@ -112,3 +112,25 @@ def test_a_broker_that_does_not_answer_is_given_up_after_the_others_were_moved(
     ):
         read_bookmarks(session, group, partitions, retry_for=0.0)
     session.close()
+
+
+def test_a_batch_that_begins_after_a_crash_is_not_untried() -> None:
+    """The crash takes the messages before the bookmarks, which stay where they were."""
+    with embedded_cluster(topics={TOPIC: TopicSpec(partitions=1)}) as cluster:
+        found = messages.partitions(cluster, TOPIC)[:1]
+        messages.send(cluster, messages.numbered(found, 4))
+        session = ProducerSession(messages.settings(cluster))
+        session.add_topics([TOPIC])
+        read_bookmarks(session, "crashed", found)
+        cluster.tubemq.clock.advance(6.0)  # the broker stores positions every 5 s
+        cluster.tubemq.crash_broker(found[0].broker_id)
+        cluster.tubemq.start_broker(found[0].broker_id)
+        [behind] = read_bookmarks(session, "crashed", found).values()
+        assert (behind.even, behind.odd, behind.end) == (112, 112, 0)
+        [begun] = read_bookmarks(session, "crashed", found, begin_batch=True).values()
+        assert (begun.even, begun.odd) == (0, 0)
+        messages.send(cluster, messages.numbered(found, 6))
+        [later] = read_bookmarks(session, "crashed", found, begin_batch=True).values()
+        assert not later.is_untried(0)
+        assert not later.is_untried(1)
+        session.close()

@@ -28,6 +28,9 @@ The client registers and unregisters in one write, so it holds each claim only f
 these groups, so its rules for groups do not apply. Processes of one query may meet at a partition: each may end the
 claims of the others, which have served their purpose once they are answered.
 
+After a crash a bookmark may be behind the end of the store. Whoever begins with a batch moves it back to the end, so
+that the third group is not before it.
+
 A bookmark may be behind messages of the batch, after a crash or if servers have dropped the group: docs/sink.md lists
 the cases. Brokers from release 2.1 on drop groups that did not change for long: 20 days by default, a day at most if
 set. After a crash the positions of a lost tail are given to other messages, so `partition_scan` begins `MARGIN` entries
@@ -110,7 +113,8 @@ def read_bookmarks(
     within: float | None = None,
     begin_batch: bool = False,
 ) -> dict[Partition, Bookmark]:
-    """Return the bookmarks of `partitions`. Where there were none, both are set to the end.
+    """Return the bookmarks of `partitions`. Where there were none, both are set to the end; with `begin_batch` those
+    that are behind the end move there, too.
 
     With `within`, partitions whose brokers do not answer in so many seconds are left out. A caller that begins
     with a batch, or may send messages of it, passes `begin_batch`: the third group is read and then moved.
@@ -124,6 +128,16 @@ def read_bookmarks(
         groups.append((plan_group(base), ReadStatus.FROM_MAX_ALWAYS))
     wanted = {p: [_Registration(p, *group) for group in groups] for p in partitions}
     found = _register(session, [one for several in wanted.values() for one in several], retry_for, within)
+    # After a crash a bookmark may be behind the end. The third group is before it then, as if no batch had begun.
+    stale = {
+        one: one._replace(read_status=ReadStatus.NORMAL, position=found[begun].group)
+        for *read, begun in (wanted.values() if begin_batch else ())
+        for one in read[:2]
+        if {one, begun} <= found.keys() and found[one].group > found[begun].group
+    }
+    lowered = _register(session, list(stale.values()), retry_for, within)
+    found = {one: at for one, at in found.items() if one not in stale}
+    found |= {one: lowered[moved] for one, moved in stale.items() if moved in lowered}
     bookmarks: dict[Partition, Bookmark] = {}
     for partition, registrations in wanted.items():
         if all(one in found for one in registrations):
