@@ -81,6 +81,11 @@ class StoreRange:
     def place(self, fingerprint: Fingerprint) -> PartitionPosition:
         return Partition(self.store[0], self.store[1], fingerprint.partition_id), fingerprint.position
 
+    @property
+    def exact_places(self) -> set[PartitionPosition]:
+        """The places of all fingerprints but the oldest, which may be of a later message of its partition."""
+        return {self.place(one) for one in self.fingerprints[1:]}
+
     def places(self, position: int) -> list[PartitionPosition]:
         return [(partition, position) for partition in self.members]
 

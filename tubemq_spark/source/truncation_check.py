@@ -120,12 +120,12 @@ class TruncationCheck:
                     results[partition, position] = ProbeResult(position, ())
         first = [place for check in checks for place in check.first_places() if place not in results]
         unread = unread_members(batches)
-        exact = {place for batch in batches for place in batch.places(batch.last_entry)}
+        exact = {place for batch in batches for place in (*batch.places(batch.last_entry), *batch.exact_places)}
         results |= self.prober.probe(first, exact, unread)
         results |= self.prober.probe((place for check in checks for place in check.second_places()), optional=unread)
         if clock.monotonic() - begun > REPLACED_AFTER:  # the store may be another one since the first answer
             newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
-            results |= self.prober.probe(newest, optional=unread)
+            results |= self.prober.probe(newest, exact, unread)
         return checks, results
 
     def _evaluate(
@@ -186,7 +186,8 @@ class TruncationCheck:
         known = {partition: end for partition, end in ends.items() if partition.store in fingerprints}
         batches = list(store_ranges(known, known, fingerprints, self.cluster))
         newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
-        results = self.prober.probe(newest, optional=unread_members(batches))
+        exact = {place for batch in batches for place in batch.exact_places}
+        results = self.prober.probe(newest, exact, unread_members(batches))
         lost: dict[Partition, int] = {}
         intact: dict[Store, tuple[Fingerprint, ...]] = {}
         for batch in batches:
@@ -211,7 +212,7 @@ class TruncationCheck:
         fingerprints.
         """
         places = [batch.place(fingerprint) for fingerprint in batch.fingerprints]
-        results = self.prober.probe(places, optional=unread_members([batch]))
+        results = self.prober.probe(places, batch.exact_places, unread_members([batch]))
         if not batch.is_truncated(results):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}

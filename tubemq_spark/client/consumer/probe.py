@@ -51,7 +51,7 @@ class _OthersOnly(NamedTuple):
     """The fetches from `begin` on passed over other partitions' messages only."""
 
     begin: int
-    is_certain: bool  # the cursor advanced; a reply without messages may also have read nothing
+    is_certain: bool  # the cursor advanced; one reply without messages may also have read nothing
 
 
 class Extent(NamedTuple):
@@ -249,6 +249,7 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
         if reply.errCode == ErrCode.SUCCESS:
             if is_first and reply.currOffset != begin:
                 return None  # another client moved the cursor
+            is_certain = is_certain or reply.currOffset > begin
             if reply.messages:
                 return ProbeResult(begin, tuple(message.messageId for message in reply.messages[:2]))
         elif reply.errCode != ErrCode.NOT_FOUND:
