@@ -201,8 +201,7 @@ class ReadingSchedule(OperatedReading):
 
     def stop_broker(self, planned: Disturbance) -> None:
         super().stop_broker(planned)
-        if self._strangers:  # the broker has stored what it gave them, and their replies may be under way
-            self._excuse_all()
+        self._excuse_all()  # the broker has stored what it gave to strangers, also if they were killed since
 
     def java_producer(self, planned: Disturbance) -> None:
         if topic := self.topic_of(planned):

@@ -192,6 +192,33 @@ def test_attempts_that_take_their_marks_at_the_same_time_differ(monkeypatch: pyt
         first.check()
 
 
+def test_an_attempt_whose_second_mark_got_no_answer_stops_if_another_has_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both found the same mark, so both have chosen the same one after it."""
+    clock, marks, group, asked = ManualClock(), list[int](), [0], list[int]()
+
+    def exchange(*of: Any, within: float) -> tuple[int, int] | None:
+        if of[-1] is None:
+            return group[0], group[0]
+        asked.append(of[-1])
+        if len(asked) == 2:  # its second request: no answer, and the other attempt leaves the same mark meanwhile
+            group[0] = asked[-1]
+            return None
+        before, group[0] = marks[3], of[-1]
+        return before, group[0]
+
+    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
+    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
+    attempt = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", 0), planned)
+    marks += attempt._places[0].marks
+    assert attempt.take()
+    clock.advance(2.0)
+    with pytest.raises(FencedError):
+        attempt.check()
+
+
 @pytest.mark.parametrize("attempt", range(4))
 def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(
     attempt: int, monkeypatch: pytest.MonkeyPatch

@@ -69,7 +69,7 @@ class TaskMark:
             _Place(f"{base}_task_{round_ * _PLACES + number}", one, _marks_before(ends[one], task))
             for number, one in enumerate(places)
         ]
-        self._own: set[int] = set()  # the mark; all that were tried if it is unknown which of them the broker has
+        self._own: set[int] = set()  # the mark; those that were tried if it is unknown which of them the broker has
         self._is_left = False  # a broker has answered that it has the mark
 
     def take(self) -> bool:
@@ -83,6 +83,8 @@ class TaskMark:
             while True:
                 self._own.add(mark)
                 if (answer := self._exchange(mark)) is None:
+                    if len(self._own) > 1:  # the other attempt may choose the same mark: rather stop than send both
+                        self._own.remove(mark)
                     return has_earlier
                 found, now = answer
                 has_earlier = has_earlier or found in marks
