@@ -8,7 +8,7 @@ batches of a stream notice it, because the last message that it has read is gone
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -52,9 +52,8 @@ def _first_positions(prober: Prober, cluster: Cluster, asked: Mapping[Partition,
 
     def empty(spans: Mapping[Store, tuple[int, int]], most: int | None = None) -> list[Store]:
         """Return the stores without a message in their span. `most` is how many partitions of each store count."""
-        places = {(one, *spans[store]) for store in spans for one in members[store][:most]}
-        without = _without_message(prober, places)
-        return [store for store in spans if without.issuperset(members[store][:most])]
+        has = prober.have_messages((one, *spans[store]) for store in spans for one in members[store][:most])
+        return [store for store in spans if not any(has.get(one, True) for one in members[store][:most])]
 
     suspects: Collection[Store] = starts
     for most in (_SAMPLE, None):
@@ -62,19 +61,6 @@ def _first_positions(prober: Prober, cluster: Cluster, asked: Mapping[Partition,
     # A message at the start itself has data.
     suspects = empty({store: (starts[store], starts[store] + UNIT) for store in suspects})
     return {store: _first_position(prober, members[store], starts[store], extents[store].end) for store in suspects}
-
-
-def _without_message(prober: Prober, places: Iterable[tuple[Partition, int, int]]) -> set[Partition]:
-    """Return the partitions that surely have no message in their span: their first message is the same from its begin
-    and from its end on. If only the second probe finds one, it came meanwhile, at the end of the store."""
-    spans = list(places)
-    found = prober.probe((one, at) for one, *span in spans for at in span)
-    without: set[Partition] = set()
-    for partition, begin, end in spans:
-        first, later = found.get((partition, begin)), found.get((partition, end))
-        if first is not None and later is not None and first.first_id in (None, later.first_id):
-            without.add(partition)
-    return without
 
 
 def _first_position(prober: Prober, partitions: Sequence[Partition], low: int, end: int) -> int:
@@ -85,9 +71,9 @@ def _first_position(prober: Prober, partitions: Sequence[Partition], low: int, e
         begin, behind = low, end + UNIT
         while behind - begin > UNIT:
             middle = begin + (behind - begin) // UNIT // 2 * UNIT
-            has_none = bool(_without_message(prober, [(candidates[0], low, middle)]))
-            begin, behind = (middle, behind) if has_none else (begin, middle)
+            has = prober.have_messages([(candidates[0], low, middle)]).get(candidates[0], True)
+            begin, behind = (begin, middle) if has else (middle, behind)
         end = begin
-        without = _without_message(prober, [(one, low, end) for one in candidates[1:]])
-        candidates = [one for one in candidates[1:] if one not in without]
+        earlier = prober.have_messages((one, low, end) for one in candidates[1:])
+        candidates = [one for one in candidates[1:] if earlier.get(one, True)]
     return end

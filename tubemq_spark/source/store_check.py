@@ -175,8 +175,7 @@ class StoreCheck:
         batch = self.batch
         if not self.needs_fingerprints:
             return
-        if not self._has_one_owner(batch.last_entry):
-            yield from self._places_behind(batch.last_entry)
+        yield from self._places_behind(batch.last_entry)
         if (entry := self._flushed_entry) is not None:
             yield from batch.places(entry + UNIT)
         if not self._continues_newest:
@@ -186,8 +185,9 @@ class StoreCheck:
             yield from batch.places(batch.start + UNIT)
 
     def _places_behind(self, position: int) -> Iterator[PartitionPosition]:
-        """Yield the positions that show which partition has the entry at `position`."""
-        yield from ((partition, position + UNIT) for partition in self._first_ids(position))
+        """Yield the positions that show which partition has the entry at `position`, if that is not clear."""
+        if not self._owners(position):
+            yield from ((partition, position + UNIT) for partition in self._first_ids(position))
 
     @property
     def _is_unclear_since_newest(self) -> bool:
@@ -221,18 +221,13 @@ class StoreCheck:
 
     # What the results prove
 
-    def _has_one_owner(self, position: int) -> bool:
-        """Whether the probes at `position` alone prove which partition has the entry there."""
-        are_answered = all(place in self.results for place in self.batch.places(position))
-        return are_answered and len(self._first_ids(position)) == 1
-
     def _owners(self, position: int) -> dict[Partition, int]:
-        """Return the partitions that may have the entry at `position`, each with the id of its message."""
-        is_clear, behind = self._has_one_owner(position), self._results_at(position + UNIT)
+        """Return the partitions that surely have the entry at `position`, each with the id of its message."""
+        results, behind = self._results_at(position), self._results_at(position + UNIT)
         return {
             partition: first_id
             for partition, first_id in self._first_ids(position).items()
-            if (behind[partition].first_id != first_id if partition in behind else is_clear)
+            if results[partition].is_exact or (partition in behind and behind[partition].first_id != first_id)
         }
 
     def _first_ids(self, position: int) -> dict[Partition, int]:
@@ -267,6 +262,9 @@ class StoreCheck:
             yield Fingerprint(batch.last_entry, min(last).partition_id, NO_MESSAGE, 0)
         owners = self._owners(batch.last_entry)
         if len(owners) != 1:
+            if newest is None:  # a later message is better than none, because a crash may take all there is
+                for partition, first_id in list(self._first_ids(batch.last_entry).items())[:1]:
+                    yield Fingerprint(batch.last_entry, partition.partition_id, first_id, 0)
             return
         [(owner, last_id)] = owners.items()
         # Messages behind a fingerprint are new. The first fingerprint of all may belong to an old message.

@@ -150,6 +150,8 @@ class TruncationCheck:
                 if check.is_too_short:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")
                 end, is_tail = self._owned_end(batch) if check.lacks_owner else (batch.end, False)
+                # What came behind the end meanwhile belongs to the next batch, as the entries before it.
+                is_tail = is_tail or (end < batch.end and batch.end >= max(log_ends[one] for one in batch.partitions))
                 if is_tail:
                     checked.unowned[batch.store] = end
                 if end < batch.end and (end > batch.start or is_tail):
@@ -164,21 +166,17 @@ class TruncationCheck:
         """Return the position behind the last entry of the batch that a known partition has, or the batch's start; and
         whether no such entry follows the batch."""
         unread = unread_members([batch])
-
-        def first_ids(position: int) -> dict[Partition, int | None]:
-            results = self.prober.probe(batch.places(position), optional=unread)
-            return {partition: result.first_id for (partition, _), result in results.items()}
-
-        behind = first_ids(batch.end)
         low, high = batch.start, batch.last_entry
         position = low  # most often the batch has no such entry
         while low < high:
-            if any(first_id not in (None, behind.get(one, first_id)) for one, first_id in first_ids(position).items()):
+            spans = [(partition, position, batch.end) for partition in batch.members]
+            if any(self.prober.have_messages(spans, unread).values()):
                 low = position + UNIT
             else:
                 high = position
             position = low + (high - low) // UNIT // 2 * UNIT
-        return low, not any(behind.values())
+        behind = self.prober.probe(batch.places(batch.end), optional=unread)
+        return low, not any(result.message_ids for result in behind.values())
 
     def lost_since(self, ends: Positions, fingerprints: Fingerprints) -> tuple[dict[Partition, int], Fingerprints]:
         """Return where new messages begin before `ends` in truncated stores, and the intact fingerprints of

@@ -17,7 +17,7 @@ from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import READ_FILES
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
@@ -36,11 +36,13 @@ class ProbeResult(NamedTuple):
 
     No ids mean: the partition has no message from `begin` to the end of the store; where only the exact position was
     asked for, it may have some behind `begin`. `is_behind_end` means that the store ends at `begin` or before it.
+    `is_exact` means that the first message surely stands at `begin`: all entries from there on are the partition's.
     """
 
     begin: int
     message_ids: tuple[int, ...]
     is_behind_end: bool = False
+    is_exact: bool = False
 
     @property
     def first_id(self) -> int | None:
@@ -106,6 +108,23 @@ class Prober:
             if (partition, position) not in results:
                 _log.info("%s: the broker does not say for now what is stored at %d", partition, position)
         return results
+
+    def have_messages(
+        self, spans: Iterable[tuple[Partition, int, int]], optional: Collection[Partition] = frozenset()
+    ) -> dict[Partition, bool]:
+        """Return whether each partition has a message in its span, [begin, end): then its first message from the begin
+        on is another one than from the end on. Both are asked for in one write, in this order, so a message that only
+        the second probe finds came meanwhile, behind the span.
+
+        A partition is left out if its broker gives no clear answer. Raises as `extents`.
+        """
+        wanted = list(spans)
+        found = self.probe(((one, at) for one, *span in wanted for at in span), optional=optional)
+        return {
+            partition: found[partition, begin].first_id not in (None, found[partition, end].first_id)
+            for partition, begin, end in wanted
+            if (partition, begin) in found and (partition, end) in found
+        }
 
     def extents(self, partitions: Iterable[Partition]) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
@@ -251,7 +270,9 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
                 return None  # another client moved the cursor
             is_certain = is_certain or reply.currOffset > begin
             if reply.messages:
-                return ProbeResult(begin, tuple(message.messageId for message in reply.messages[:2]))
+                is_exact = is_first and len(reply.messages) * INDEX_MSG_UNIT_SIZE == reply.maxOffset - begin
+                ids = tuple(message.messageId for message in reply.messages[:2])
+                return ProbeResult(begin, ids, is_exact=is_exact)
         elif reply.errCode != ErrCode.NOT_FOUND:
             return None
         elif (kind := not_found_kind(reply.errMsg)) is not NotFound.PASSED:
