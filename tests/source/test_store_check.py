@@ -159,6 +159,8 @@ def test_a_batch_of_entries_of_others_gets_a_fingerprint_of_a_later_message() ->
     results = {(A, 8 * UNIT): found(8, 9), (A, 9 * UNIT): found(9, 9)}
     assert list(check(batch_of(6, 9), results).new_fingerprints()) == [taken(9, time=0)._replace(position=8 * UNIT)]
     assert list(check(batch_of(6, 9, taken(5)), results).new_fingerprints()) == []
+    results |= {(A, 0): found(2, 2), (A, 3 * UNIT): found(3, 9), (A, 6 * UNIT): found(6, 9)}  # and a message in files
+    assert taken(2, time=0) in check(batch_of(6, 9), results).new_fingerprints()
 
 
 def test_a_fingerprint_of_the_first_message_stands_where_this_message_is() -> None:

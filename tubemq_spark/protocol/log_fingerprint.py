@@ -46,8 +46,8 @@ Store = tuple[int, str, int]
 class Fingerprint(NamedTuple):
     """The message at `position` is of `partition_id` and has `message_id`.
 
-    The oldest one of a store may be that of the partition's first message behind `position`, if nothing showed whose
-    the entry is.
+    One without a time may be of the partition's first message behind `position`, if nothing showed whose the entry is.
+    If a crash takes only that message, a loss of the entry is reported.
 
     `NO_MESSAGE`: no message stood at `position`, because retention had removed it. Only another store has one there.
     The message was sent at about `time`, in seconds since the epoch by the driver's clock; 0 if unknown. Drivers'

@@ -83,8 +83,8 @@ class StoreRange:
 
     @property
     def exact_places(self) -> set[PartitionPosition]:
-        """The places of all fingerprints but the oldest, which may be of a later message of its partition."""
-        return {self.place(one) for one in self.fingerprints[1:]}
+        """The places of the fingerprints that are surely of the messages there."""
+        return {self.place(one) for one in self.fingerprints if one.time}
 
     def places(self, position: int) -> list[PartitionPosition]:
         return [(partition, position) for partition in self.members]
@@ -265,6 +265,7 @@ class StoreCheck:
             if newest is None:  # a later message is better than none, because a crash may take all there is
                 for partition, first_id in list(self._first_ids(batch.last_entry).items())[:1]:
                     yield Fingerprint(batch.last_entry, partition.partition_id, first_id, 0)
+                yield from self._flushed_message()
             return
         [(owner, last_id)] = owners.items()
         # Messages behind a fingerprint are new. The first fingerprint of all may belong to an old message.

@@ -230,9 +230,9 @@ class TruncationCheck:
         return high, intact
 
     def _is_of_its_entry(self, batch: StoreRange, fingerprint: Fingerprint) -> bool:
-        """Whether the message stands at the fingerprint's position. In a shared store, the oldest one may be of a later
-        message, whose id does not show which ones before it are old."""
-        if len(batch.members) == 1 or fingerprint != batch.fingerprints[0]:
+        """Whether the message stands at the fingerprint's position. One without a time may be of a later message, whose
+        id does not show which ones before it are old."""
+        if fingerprint.time:
             return True
         partition, position = batch.place(fingerprint)
         behind = self.prober.probe([(partition, position + UNIT)], optional=unread_members([batch])).values()

@@ -136,8 +136,8 @@ def read_bookmarks(
         if {one, begun} <= found.keys() and found[one].group > found[begun].group
     }
     lowered = _register(session, list(stale.values()), retry_for, within)
-    found = {one: at for one, at in found.items() if one not in stale}
-    found |= {one: lowered[moved] for one, moved in stale.items() if moved in lowered}
+    moved = {one: lowered[to]._replace(end=found[one].end) for one, to in stale.items() if to in lowered}
+    found = {one: at for one, at in found.items() if one not in stale} | moved
     bookmarks: dict[Partition, Bookmark] = {}
     for partition, registrations in wanted.items():
         if all(one in found for one in registrations):
