@@ -2,7 +2,7 @@
 """Planted faults: the proof that the invariants can fail. Each fault is a small change of the product's code that
 breaks a promise; the schedules must find it. One that is not found shows a hole: a missing disturbance, or invariant.
 
-    python -m tests.simulation.planted [NAME ...] [--most 3000] [--jobs 1] [--from SEED]
+    python -m tests.simulation.planted [NAME ...] [--most 6000] [--jobs 1] [--from SEED]
 
 A process of its own plays the schedules of a fault. Its import system changes the product's text on the way from the
 file to the compiler, so the files stay as they are. A fault is found by the first schedule that breaks an expected
@@ -38,7 +38,7 @@ from tests.simulation.known import known
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "tubemq_spark"
-MOST = 3000
+MOST = 6000
 _OFTEN = 4  # times as often as without the fault, and as often at least
 _LONGEST = 30.0  # seconds for one schedule
 _MOST_STEPS = 30_000  # of one schedule: a fault may let the product run in circles, and some 5 000 are usual

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.planted import FAMILIES, Fault, Player, find
+from tests.simulation.planted import FAMILIES, MOST, Fault, Player, find
 from tests.simulation.planted_faults import FAULTS
 
 QUICK = ("range_ends_early", "stamp_without_batch")  # found by one of the first schedules
@@ -45,4 +45,4 @@ def test_schedules_find_a_fault(name: str) -> None:
 @pytest.mark.thorough
 @each_fault
 def test_schedules_find_each_fault(fault: Fault) -> None:
-    assert_found(fault, 3000)
+    assert_found(fault, MOST)
