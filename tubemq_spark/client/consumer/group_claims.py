@@ -188,6 +188,7 @@ class GroupClaims:
                 del missing[target.partition]
             if isinstance(answer.error, TransportError):
                 retryable = answer.error
+                self.losses += target.partition in were_ours  # the broker may have restarted meanwhile
             else:
                 fatal = fatal or answer.error
         if fatal is not None:
