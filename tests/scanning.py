@@ -13,7 +13,7 @@ from tests.clusters import Cluster
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_group, scan_partition
+from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_groups, scan_partition
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import Origin, Stamp, encode
@@ -91,14 +91,18 @@ class Scanner:
             self.session, self.base, partition, since, claim, until=until, margin=margin, retry_for=retry_for
         )
 
-    def claim(self, client_id: object, partition: Partition) -> int:
-        """Return the error code."""
-        cluster = self.filled.cluster
-        return reading.register(cluster, scan_group(self.base), partition, str(client_id)).errCode
+    @property
+    def groups(self) -> list[str]:
+        return scan_groups(self.base)
 
-    def free(self, client_id: object, partition: Partition) -> int:
+    def claim(self, client_id: object, partition: Partition, group: int = 0) -> int:
+        """Return the error code. `group` counts in the order in which a scan tries the groups."""
         cluster = self.filled.cluster
-        return reading.unregister(cluster, scan_group(self.base), partition, str(client_id)).errCode
+        return reading.register(cluster, self.groups[group], partition, str(client_id)).errCode
+
+    def free(self, client_id: object, partition: Partition, group: int = 0) -> int:
+        cluster = self.filled.cluster
+        return reading.unregister(cluster, self.groups[group], partition, str(client_id)).errCode
 
 
 NewScanner = Callable[..., Scanner]

@@ -118,7 +118,7 @@ def big() -> Callable[[Cluster], FilledTopic]:
     return give
 
 
-def test_a_closed_scan_gives_the_partition_back(
+def test_a_scan_takes_the_first_group_in_which_nobody_claims_the_partition(
     cluster: Cluster, big: Callable[[Cluster], FilledTopic], new_scanner: NewScanner
 ) -> None:
     filled = big(cluster)
@@ -130,10 +130,15 @@ def test_a_closed_scan_gives_the_partition_back(
     scan.close()  # type: ignore[attr-defined]
     assert scanner.claim(STRANGER, partition) == 200
 
-    with pytest.raises(PartitionOccupiedError, match=f"{partition} at .*: {STRANGER} scans .* than 0.1 s") as raised:
+    assert sum(1 for _ in scanner.scan_partition(partition)) == MANY  # in the next group
+    groups = range(len(scanner.groups))
+    for group in groups[1:]:
+        assert scanner.claim(STRANGER, partition, group) == 200
+    with pytest.raises(PartitionOccupiedError, match=f"{partition} at .*: {STRANGER} and .* than 0.1 s") as raised:
         next(scanner.scan_partition(partition, retry_for=0.1))
     assert raised.value.holder == STRANGER
-    assert scanner.free(STRANGER, partition) == 200
+    for group in groups:
+        assert scanner.free(STRANGER, partition, group) == 200
     assert sum(1 for _ in scanner.scan_partition(partition)) == MANY
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.servers import DELETED, RETENTION, Message
-from tests.simulation.written import Attempt, Copy, Entry, Origin, is_bad
+from tests.simulation.written import LONGEST_SEND, Attempt, Copy, Entry, Origin, is_bad
 from tubemq_spark.sink import stored_rows_search
+from tubemq_spark.sink.options import EFFECTIVELY_ONCE_MAX_OFFSETS
 
 if TYPE_CHECKING:
     from tests.simulation.writing_promises import Writing
 
-LONGEST_SEND = 10.0  # seconds; "for a broker that handles a send more than 10 s after it answered another request"
 SETTLING = 3.0  # seconds that a run gives to the attempts of an earlier one
 STORED_AFTER = 11.0  # seconds in which the embedded brokers store a position for certain: two periods, 5 and 6 s
 
@@ -83,12 +83,31 @@ class StoredOnce:
             begun = first if copy.attempt is None else min(first, copy.attempt.at)
             if any(begun <= at < first + STORED_AFTER for at in self._schedule.crashes[partition.broker_id]):
                 return "new partition"
+        # "if a broker crashes within seconds after a batch started, the query ends with it, and before the restart …
+        # others write more than `effectivelyOnceMaxOffsets` messages to the topic"
+        if any(self._is_unplanned(copy, live) for copy in live):
+            return "lost plan"
         # "… or a broker lost its disk, and others have written more than 16 384 messages to a partition since"
         lost = {loss.store for loss in self._schedule.truth.losses if loss.how == DELETED}
         last = max(copy.message.at for copy in live)
         if any(c.message.partition.store in lost and self._is_far_back(c.message, last) for c in live):
             return "lost disk"
         return None
+
+    def _is_unplanned(self, copy: Copy, live: Sequence[Copy]) -> bool:
+        """Return True if another run could not see any more that the batch of the copy had begun, nor read so much."""
+        partition, mine = copy.message.partition, copy.attempt
+        if mine is None:
+            return False
+        plan = self._writing.plans.get((mine.run, mine.origin))
+        begun = mine.at if plan is None else plan.at
+        again = [one.message.at for one in live if one.attempt is not None and one.attempt.run != mine.run]
+        most = int(self._schedule.options.get("effectivelyoncemaxoffsets", EFFECTIVELY_ONCE_MAX_OFFSETS.preset))
+        since = [
+            one for one in self._schedule.truth.messages[partition.store] if begun < one.at < max(again, default=0)
+        ]
+        crashes = self._schedule.crashes[partition.broker_id]
+        return len(since) > most and any(begun <= at < begun + STORED_AFTER for at in crashes)
 
     def _is_far_back(self, message: Message, at: float) -> bool:
         """Return True if a search then began behind the message."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scans a partition for the messages that an earlier attempt of a sink's batch has stored.
 
-All scans of a query read in a few groups, so that brokers do not keep one record for each scan. Scans of the same
-partition in one group take turns, because each of them waits for the claim. Such a group's position has no meaning.
+All scans of a query read in a few groups, so that brokers do not keep one record for each scan. A scan that cannot
+claim the partition in one group tries the next: a process that was killed keeps its claim until the broker ends it.
+Such a group's position has no meaning.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ MARGIN = 16_384
 blocks of 5120 messages by default) or did not write to their files yet, and stores other messages there."""
 
 _GROUPS = 8
+_TURN = 1.0  # seconds to wait for the claim in a group before the next one is tried; in the last one for longer
 
 
 class ScannedMessage(NamedTuple):
@@ -45,9 +47,9 @@ class ScannedMessage(NamedTuple):
     position: int | None  # in the index; None where other partitions share the store
 
 
-def scan_group(base: str) -> str:
-    """Return the group in which scans of this process read."""
-    return f"{base}_look_{system.process_id() % _GROUPS}"
+def scan_groups(base: str) -> list[str]:
+    """Return the groups in which scans of this process read, in the order in which they try them."""
+    return [f"{base}_look_{(system.process_id() + n) % _GROUPS}" for n in range(_GROUPS)]
 
 
 def scan_partition(
@@ -65,10 +67,10 @@ def scan_partition(
     present end.
 
     Messages with unreadable attributes are left out. A message may come twice if retention removes the beginning at the
-    same time. Only a scan that ends without an error is complete.
+    same time, or if the claim is lost. Only a scan that ends without an error is complete.
 
-    The scan takes the partition over from older claims of the same `claim.query`, which should name a task and not a
-    query.
+    In a group, the scan takes the partition over from older claims of the same `claim.query`, which should name a task
+    and not a query.
 
     Raise `DataLossError` if retention has removed messages behind `since`; `PositionMovedError` if the broker lost
     messages in a crash after some were returned: start again by reading the bookmarks; `FencedError` if a newer claim
@@ -114,31 +116,34 @@ def _start(since: int, end: int, margin: int) -> int:
 def _read(
     session: ProducerSession, base: str, claim: ClaimId, partition: Partition, start: int, end: int, retry_for: float
 ) -> Iterator[FetchedBatch]:
-    group = scan_group(base)
     broker = session.cluster.brokers.get(partition.broker_id)
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
-    reader = PartitionReader(
-        replace(session.settings, retry_for=retry_for),
-        group,
-        claim,
-        RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
-        PartitionSnapshot(broker),
-        token=session.token,
-        claim_timeout=retry_for,
+    groups = scan_groups(base)
+    for group in groups:
+        reader = PartitionReader(
+            replace(session.settings, retry_for=retry_for),
+            group,
+            claim,
+            RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
+            PartitionSnapshot(broker),
+            token=session.token,
+            claim_timeout=retry_for if group == groups[-1] else min(_TURN, retry_for),
+        )
+        try:
+            with closing(reader.batches()) as batches:
+                yield from batches
+            return
+        except FencedError:
+            raise
+        except PartitionOccupiedError as error:
+            occupied = error
+    raise PartitionOccupiedError(
+        f"{partition} at {broker}: {occupied.holder} and others scan the partition for longer than {retry_for:g} s, in "
+        f"the groups {base}_look_0 to {base}_look_{_GROUPS - 1}. If they are other tasks of this query, raise option "
+        "'tubemq.retry.maxElapsedMs'; else stop them, because the groups belong to this query",
+        holder=occupied.holder,
     )
-    try:
-        with closing(reader.batches()) as batches:
-            yield from batches
-    except FencedError:
-        raise
-    except PartitionOccupiedError as occupied:
-        raise PartitionOccupiedError(
-            f"{partition} at {broker}: {occupied.holder} scans the partition for longer than {retry_for:g} s, in group "
-            f"{group}. If that is another task of this query, raise option 'tubemq.retry.maxElapsedMs'; else stop it, "
-            "because the group belongs to this query",
-            holder=occupied.holder,
-        ) from None
 
 
 def _messages(batch: FetchedBatch) -> Iterator[ScannedMessage]:
