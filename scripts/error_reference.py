@@ -105,8 +105,8 @@ KINDS = (
 )
 
 _REACTIONS = {
-    Reaction.RETRY: ("retries", "`ServerError`"),
-    Reaction.WAIT: ("waits and asks again", "`ServerError`"),
+    Reaction.RETRY: ("retries", "`ServerError`; of a claim `TransportError`, or `PartitionOccupiedError` (410)"),
+    Reaction.WAIT: ("waits and asks again", "`ServerError`; of a claim `TransportError`"),
     Reaction.CLAIM_LOST: ("claims the partition again, or ends the task", "`FencedError`, `PartitionOccupiedError`"),
     Reaction.OTHER_MEMBERS: ("waits for `tubemq.claim.timeoutMs` when a query starts", "`ConfigError`"),
     Reaction.FIX_CONFIG: ("fails", "`ConfigError`"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.documentation.pages import Block, Shell, blocks
@@ -96,14 +97,21 @@ def opened_page(spark: SparkSession, tubemq: EmbeddedTubeMQ, orders: Orders, fol
     return shell, start
 
 
-def run_queries(shell: Shell, start: Block, is_done: Callable[[], bool]) -> bool:
+def run_queries(shell: Shell, start: Block, folder: Path, is_done: Callable[[], bool]) -> bool:
     """Run both queries until `is_done`, or one fails. Return `is_done`."""
     shell.paste(start)
     running = [shell.names["first"], shell.names["again"]]
     wait_for(lambda: is_done() or not all(query.isActive for query in running), "the end of the retries")
-    for query in running:
-        query.stop()
+    for query, name in zip(running, ("clicks_deliver", "clicks_retry"), strict=True):
+        stop(query, folder / name)
     return is_done()
+
+
+def stop(query: StreamingQuery, checkpoint: Path) -> None:
+    """Stop a query, but not while it writes its first offset: Spark would refuse to start it again
+    (docs/howto/troubleshooting.md)."""
+    wait_for(lambda: not query.isActive or (checkpoint / "offsets" / "0").exists(), "the first offset")
+    query.stop()
 
 
 def dead(tubemq: EmbeddedTubeMQ) -> list[bytes]:
@@ -117,7 +125,7 @@ def test_a_row_is_tried_n_times_and_never_early(
     for body in (b"good", b"twice", b"poison 0"):
         tubemq.send("clicks", body, attributes={"customer": "c"}, msg_type="order")
     shell, start = opened_page(spark, tubemq, orders, tmp_path)
-    while not run_queries(shell, start, lambda: bool(dead(tubemq))):
+    while not run_queries(shell, start, tmp_path, lambda: bool(dead(tubemq))):
         assert any(came_too_late(shell.names[name]) for name in ("first", "again"))
     assert {body: len(times) for body, times in orders.asked.items()} == {
         b"good": 1,
@@ -177,7 +185,7 @@ def test_no_row_is_lost_wherever_the_queries_fail(
     def is_done() -> bool:
         return set(dead(tubemq)) == poison and orders.accepted == {b"good", b"twice"}
 
-    while not run_queries(shell, start, is_done):
+    while not run_queries(shell, start, tmp_path, is_done):
         pass
     assert steps == {"process": [], "process_again": []}
     for body in poison:
