@@ -175,10 +175,10 @@ def test_a_signal_within_the_producer_tells_how_many_are_stored(
     tubemq.create_topic("cut", partitions=1)
     receive, signals = Producer._receive, [stop]
 
-    def interrupted_receive(self: Producer) -> bool:
+    def interrupted_receive(self: Producer) -> None:
         if signals:
             signal.raise_signal(signals.pop())
-        return receive(self)
+        receive(self)
 
     monkeypatch.setattr(Producer, "_receive", interrupted_receive)  # within the producer's work
     done = run("produce", "cut", "--master", tubemq.master, stdin=b"a\n" * 5000)

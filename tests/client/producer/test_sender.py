@@ -25,13 +25,14 @@ from tests.real.topics import TopicSpec
 from tests.sending import batch_of, bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.net import connection as connection_module
+from tubemq_spark.client.net.connect_attempt import ConnectAttempts
 from tubemq_spark.client.net.connection import Connection, wait_for_any
 from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer import sender
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import OVERHEAD
-from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Stored
+from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Sender, Stored
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, TransportError
@@ -234,6 +235,8 @@ def test_memory_is_bounded_while_no_broker_answers(
         writing.join(0.05)
     assert len(unstored) == 3 * most == bodies_in(cluster).total()
     assert 0 < max(unstored) <= most
+    after_waiting = unstored[unstored.index(max(unstored)) + 1]
+    assert after_waiting - 1 <= 3 / 4 * most, "a record is accepted for each that is stored, so batches are short"
 
 
 # The channel to one broker: its timeout
@@ -319,6 +322,18 @@ def read(broker: SlowBroker, channel: BrokerChannel, size: int) -> None:
         return channel.connection.delivered > before
 
     wait_until(have_left, patience=10.0)
+
+
+@pytest.mark.parametrize(("in_flight", "pauses"), [(499, []), (500, [0.002])])
+def test_a_sender_with_much_in_flight_waits_for_many_answers(
+    channel: BrokerChannel, clock: ManualClock, in_flight: int, pauses: list[float]
+) -> None:
+    attempts = ConnectAttempts(channel.settings, lambda broker_id: None)
+    sending = Sender(channel.settings, attempts, 1000, wants_answers=False)
+    sending.connected[channel.broker.broker_id] = channel
+    channel.submit(batch_of(*[b"body"] * in_flight, partition=PARTITION), TARGET)
+    sending.wait(1.0)
+    assert clock.pauses == pauses
 
 
 def test_bytes_that_leave_restart_the_timeout(broker: SlowBroker, channel: BrokerChannel, clock: ManualClock) -> None:

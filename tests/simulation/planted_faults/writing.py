@@ -28,8 +28,8 @@ WRITING = (
         "task_ends_before_the_answers",
         "a task succeeds only if each of its rows is acknowledged",
         PRODUCER,
-        "while self._queue.waiting or self._unresolved or self._sender.any_in_flight:",
-        "while self._queue.waiting or self._unresolved:",
+        "not (self._queue.waiting or self._unresolved or self._sender.any_in_flight)",
+        "not (self._queue.waiting or self._unresolved)",
         ("rows_stored", "counts_true"),
     ),
     Fault(

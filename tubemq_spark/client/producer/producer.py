@@ -203,11 +203,7 @@ class Producer:
 
     def flush(self) -> Mapping[Partition, int]:
         """Wait until all records are stored, and return how many each partition has stored so far. Raise as `send`."""
-        while self._queue.waiting or self._unresolved or self._sender.any_in_flight:
-            if not self.step():
-                self._wait()
-        if self._error is not None:
-            raise self._error
+        self._step_until(lambda: not (self._queue.waiting or self._unresolved or self._sender.any_in_flight))
         return self._stored
 
     def close(self) -> None:
@@ -216,17 +212,17 @@ class Producer:
         self._leases.close()
 
     def step(self) -> bool:
-        """Receive outcomes, and send what may be sent, without waiting. Return True if any record moved."""
+        """Receive outcomes, and send what may be sent, without waiting. Return True if any record was sent."""
         if self._error is not None:
             raise self._error
         self._queue.begin_step()
         self._failures.timeout.resume()
         try:
-            moved = self._receive()
+            self._receive()
             if (expired := self._failures.timeout.expired(self._queue, self._unresolved)) is not None:
                 raise self._errors.timed_out(*expired)
-            moved = self._resolve() or moved
-            return self._dispatch() or moved
+            self._resolve()
+            return self._dispatch()
         except BaseException as error:
             self._error = error  # the outcome of sends in flight is unknown now, so `flush` must fail
             raise
@@ -235,9 +231,16 @@ class Producer:
 
     def _step_while_full(self) -> None:
         self.step()
-        while self._queue.is_full:
-            if not self.step():
-                self._wait()
+        if self._queue.is_full:
+            self._step_until(lambda: self._queue.has_room)
+
+    def _step_until(self, is_done: Callable[[], bool]) -> None:
+        while True:
+            while self.step():  # what it has sent may have been answered
+                pass
+            if is_done():
+                return
+            self._wait()
 
     def _wait(self) -> None:
         has_failures = self._failures.timeout.any_failed or self._unresolved
@@ -269,8 +272,7 @@ class Producer:
 
     def _dispatch(self) -> bool:
         """Give records to the channels as far as these take them. Return True if there were any."""
-        queue = self._queue
-        before = queue.waiting
+        before = self._queue.waiting
         if not before:
             return False
         self._update_partitioner()
@@ -278,10 +280,10 @@ class Producer:
         self._connect()
         if self._lookup is not None:
             self._lookup.check_attempt()  # after what may take long
-        lanes = [lane for lane in queue.lanes() if self._send_next(lane)]
+        lanes = self._queue.lanes()
         while lanes:  # a batch for each in turn
             lanes = [lane for lane in lanes if self._send_next(lane)]
-        if queue.waiting == before:
+        if self._queue.waiting == before:
             return False
         self._sender.flush()
         return True
@@ -352,13 +354,11 @@ class Producer:
             if partitions and not self._partitioner.brokers(topic) & self._sender.connected.keys():
                 yield lane.first(), partitions[0]
 
-    def _receive(self) -> bool:
-        """Handle the outcomes of sends. Return True if there were any."""
+    def _receive(self) -> None:
+        """Handle the outcomes of sends."""
         failures: list[tuple[RecordBatch, Fate]] = []
         refusal: TubeMQError | None = None
-        is_any = False
         for channel, stored, failed in self._sender.poll():
-            is_any = is_any or bool(stored or failed)
             for batch, start, end, answers in stored:
                 self._count_stored(batch, start, end)
                 if self._on_stored is not None:
@@ -380,7 +380,6 @@ class Producer:
                 self._unresolved.add(batch)
             else:
                 self._queue.put_back(batch)
-        return is_any
 
     def _must_resolve(self, batch: RecordBatch, fate: Fate) -> bool:
         """Whether records must not be sent again before it is known if they are stored, or if they arrive later."""
@@ -404,10 +403,10 @@ class Producer:
         offsets, times = [one.appendOffset for one in answers], [one.appendTime for one in answers]
         self._on_stored(batch.rows[part], batch.ids[part], RecordPlaces(batch.partition, message_ids, offsets, times))
 
-    def _resolve(self) -> bool:
-        """Find out whether unresolved records are stored. Return True if that is known of any now."""
+    def _resolve(self) -> None:
+        """Find out whether unresolved records are stored."""
         if not self._unresolved:
-            return False
+            return
         self._update_partitioner()  # `_dispatch` does not, if no record waits
         may_connect = self._partitioner.may_connect
         resolved = self._unresolved.resolve(
@@ -422,7 +421,6 @@ class Producer:
                         self._on_stored([batch.rows[at]], [batch.ids[at]], where.places)
             if missing:
                 self._queue.put_back(batch.only(missing))
-        return bool(resolved)
 
     def _ping(self, broker_id: int) -> None:
         """Wait for an answer of a broker. Raise `TransportError` if it gives none."""
