@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tests.simulation.machine import Replacement
-from tests.simulation.spark import Application, StreamQuery, TaskContext, travel
+from tests.simulation.spark import Application, Sink, Source, StreamQuery, TaskContext, travel
 from tests.simulation.world import Killed, the_world
 from tests.without_spark.sink import Cells, batches, schema
 from tubemq_spark.datasource import TubeMQDataSource
@@ -73,7 +73,7 @@ def read_task(what: str, pickled: bytes) -> list[Row]:
     return rows
 
 
-class TubeMQSource:
+class TubeMQSource(Source):
     """The connector's source in a process of its own, which lives as long as the run."""
 
     def __init__(self, raw: Raw, scans: int = 1) -> None:
@@ -129,15 +129,12 @@ class TubeMQSource:
         self._process.kill()
 
 
-class RowSource:
+class RowSource(Source):
     """Rows that a schedule makes, for each batch the same ones each time."""
 
     def __init__(self, schedule: OperatedWriting, times: Sequence[float]) -> None:
         """Each batch is there from one of the `times` on."""
         self._schedule, self._times = schedule, times
-
-    def begin(self, query: StreamQuery) -> None:
-        pass
 
     def initial(self) -> str:
         return "0"
@@ -146,29 +143,17 @@ class RowSource:
         batch = int(start)
         return str(batch + (batch < len(self._times) and the_world().now >= self._times[batch]))
 
-    def commit(self, end: str) -> None:
-        pass
-
     def plan(self, start: str, end: str) -> Sequence[Sequence[Callable[[], Any]]]:
         rows, batch = self._schedule.rows(int(start)), int(start)
         return [[partial(self._schedule.in_order, batch, task, of_task) for task, of_task in enumerate(rows)]]
 
-    def interrupt(self) -> None:
-        pass
 
-    def stop(self) -> None:
-        pass
-
-
-class FileSink:
+class FileSink(Sink):
     """A sink that keeps each micro-batch once, by its number, as Parquet files do."""
 
     def __init__(self, written: Callable[[StreamQuery, int, list[list[Row]]], None]) -> None:
         """`written` gets the rows of each scan of a micro-batch, before the micro-batch is committed."""
         self._written = written
-
-    def begin(self, query: StreamQuery) -> None:
-        self._query = query
 
     def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
         query = self._query
@@ -183,15 +168,12 @@ class FileSink:
         self._written(query, batch, rows)
 
 
-class TubeMQSink:
+class TubeMQSink(Sink):
     """The connector's sink, which tells a schedule what it does."""
 
     def __init__(self, raw: Raw, columns: Sequence[str], schedule: OperatedWriting) -> None:
         self._raw, self._schedule = raw, schedule
         self._columns = schema([dict.fromkeys(columns)])
-
-    def begin(self, query: StreamQuery) -> None:
-        self._query = query
 
     def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
         query, app = self._query, self._query.app

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.simulation import network
-from tests.simulation.world import Actor, Call, Killed, the_world
+from tests.simulation.world import Actor, Call, Killed, Signal, the_world
 
 
 class Thread:
@@ -47,12 +47,12 @@ class Thread:
 class RLock:
     """A lock that its owner may take again; as `Lock`, nobody else does it here."""
 
-    __slots__ = ("_count", "_owner", "_waiting")
+    __slots__ = ("_count", "_owner", "_released")
 
     def __init__(self) -> None:
         self._owner: Actor | None = None
         self._count = 0
-        self._waiting: list[tuple[Actor, int]] = []
+        self._released = Signal()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         world = the_world()
@@ -67,8 +67,7 @@ class RLock:
             raise AssertionError("the servers wait for a lock of a client")
         end = None if timeout < 0 else world.now + timeout
         while self._count:
-            self._waiting.append(world.ticket())
-            if not world.pause(end) and self._count:
+            if not self._released.wait(end) and self._count:
                 return False
         self._owner, self._count = me, 1
         return True
@@ -77,10 +76,7 @@ class RLock:
         self._count -= 1
         if not self._count:
             self._owner = None
-            if self._waiting:
-                waiting, self._waiting = self._waiting, []
-                for actor, number in waiting:
-                    the_world().wake(actor, number)
+            self._released.set()
 
     def locked(self) -> bool:
         return self._count > 0
@@ -95,7 +91,7 @@ class RLock:
 class Condition:
     def __init__(self, lock: RLock | None = None) -> None:
         self._lock = lock or RLock()
-        self._waiting: list[tuple[Actor, int]] = []
+        self._notified = Signal()
 
     def __enter__(self) -> bool:
         return self._lock.acquire()
@@ -106,7 +102,7 @@ class Condition:
     def wait(self, timeout: float | None = None) -> bool:
         world = the_world()
         end = None if timeout is None else world.now + timeout
-        self._waiting.append(world.ticket())
+        self._notified.enter()
         self._lock.release()
         woken = False
         try:
@@ -116,9 +112,7 @@ class Condition:
         return woken
 
     def notify_all(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for actor, number in waiting:
-            the_world().wake(actor, number)
+        self._notified.set()
 
     notify = notify_all
 

@@ -340,6 +340,3 @@ class OperatedSchedule(Schedule):
 
 def some_options(r: random.Random, possible: Possible) -> dict[str, str]:
     return {name: r.choice(values) for chance, name, values in possible if r.random() < chance}
-
-
-__all__ = ["ELAPSED", "OperatedSchedule", "Possible", "some_options"]

@@ -12,7 +12,7 @@ from tests.simulation.promises import UNIT, BrokenError, Reading
 from tests.simulation.reading import GROUP, LIMITS, OperatedReading
 from tests.simulation.schedule import Disturbance, Moment
 from tests.simulation.servers import CRASH, DELETED, Message
-from tests.simulation.spark import Application, Checkpoint, StreamQuery
+from tests.simulation.spark import Checkpoint, StreamQuery
 from tests.simulation.world import Killed
 from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -240,7 +240,7 @@ class ReadingSchedule(OperatedReading):
         world.tell(app.name, f"reads all topics in group {group}")
         call = app.jvm.start("batch", partial(batch_read, app, raw, 1 + planned.number % 2))
         if planned.number % 2 == 0:
-            world.at(planned.strength**3 * 2, self._kill_reader, app, planned.number)
+            world.at(planned.strength**3 * 2, app.kill_worker, planned.number)
         call.wait()
         if call.error is None:
             for rows in call.result():
@@ -262,10 +262,6 @@ class ReadingSchedule(OperatedReading):
                             f"a batch read has moved group {group} from {position} to {after} of {partition}",
                         )
                     )
-
-    def _kill_reader(self, app: Application, number: int) -> None:
-        if app.alive:
-            app.kill_worker(number)
 
     def _check_batch_read(self, rows: list[Row], stored: list[Message]) -> None:
         given = [(row.partition, row.message_id) for row in rows]

@@ -20,7 +20,7 @@ from itertools import cycle
 from tests.simulation import coverage as coverages
 from tests.simulation.choices import Choices, shape
 from tests.simulation.coverage import Coverage, Towards
-from tests.simulation.families import FAMILIES, play, stage
+from tests.simulation.families import play, stage
 from tests.simulation.known import known
 from tests.simulation.schedule import Breach
 
@@ -209,6 +209,3 @@ def lines(report: Report) -> Iterator[str]:
             f"{found.schedules} schedules and {found.seconds:.0f} s: {found.breach.text}"
         )
         yield f"    python -m tests.simulation --family {found.family} --seed {found.seed} --only {keep(found)} --story"
-
-
-__all__ = ["FAMILIES", "Chunk", "Found", "Report", "keep", "lines", "play_chunk", "run"]

@@ -34,9 +34,6 @@ class Moment:
     value: Any
     after: float = 0.0  # seconds behind that
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.value} + {self.after:.3f} s"
-
 
 @dataclass(frozen=True)
 class Disturbance:
@@ -465,20 +462,3 @@ def small_servers(r: random.Random) -> ServerConfig:
         max_index_segment_entries=r.choice((8, 40, 786_432)),
         message_id_phase=r.choice((300.0, 300.0, 2_190.0, 2_500.0, 4_390.0)),
     )
-
-
-__all__ = [
-    "Breach",
-    "Disturbance",
-    "Exchange",
-    "Moment",
-    "Outcome",
-    "Schedule",
-    "Setting",
-    "Wanted",
-    "make_unrest",
-    "make_weather",
-    "small_servers",
-    "some",
-    "turn_knobs",
-]

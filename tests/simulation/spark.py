@@ -10,9 +10,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from tests.simulation.world import Actor, Call, Killed, Process, World, the_world
+from tests.simulation.world import Call, Killed, Process, Signal, World, the_world
 
 T = TypeVar("T")
 
@@ -32,23 +32,6 @@ class StageError(Exception):
 
 class StopError(Exception):
     """The user stops the query."""
-
-
-class Signal:
-    """Wakes all actors that wait for it."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._waiting: list[tuple[Actor, int]] = []
-
-    def wait(self, until: float | None = None) -> bool:
-        self._waiting.append(self._world.ticket())
-        return self._world.pause(until)
-
-    def set(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for actor, number in waiting:
-            self._world.wake(actor, number)
 
 
 @dataclass(frozen=True)
@@ -130,7 +113,7 @@ class Application:
         self._last_use: dict[Process, float] = {}
         self._next_attempt_id = 0
         self._next_stage = 0
-        self._signal = Signal(world)
+        self._signal = Signal()
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -356,34 +339,39 @@ class Checkpoint:
         return len(self.offsets) > self.committed
 
 
-class Source(Protocol):
+class Source:
     """What a streaming query reads. All methods run in the engine's actor."""
 
-    def begin(self, query: StreamQuery) -> None: ...
+    def begin(self, query: StreamQuery) -> None:
+        self._query = query
 
-    def initial(self) -> str: ...
+    def initial(self) -> str:
+        raise NotImplementedError
 
-    def latest(self, start: str) -> str: ...
+    def latest(self, start: str) -> str:
+        raise NotImplementedError
 
-    def commit(self, end: str) -> None: ...
+    def commit(self, end: str) -> None:
+        """Spark has committed what is before `end`."""
 
     def plan(self, start: str, end: str) -> Sequence[Sequence[Callable[[], Any]]]:
         """Return the functions of the tasks, for each scan."""
-        ...
+        raise NotImplementedError
 
     def interrupt(self) -> None:
         """Spark sends SIGTERM to the source's process."""
-        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """The query has ended."""
 
 
-class Sink(Protocol):
-    def begin(self, query: StreamQuery) -> None: ...
+class Sink:
+    def begin(self, query: StreamQuery) -> None:
+        self._query = query
 
     def write(self, batch: int, scans: Sequence[Sequence[Callable[[], Any]]]) -> None:
         """Run the stage of a micro-batch, and commit its rows."""
-        ...
+        raise NotImplementedError
 
 
 class StreamQuery:
@@ -412,7 +400,7 @@ class StreamQuery:
         self.batches = 0
         self.told = -1  # the commits that the source knows of
         self._stopping = False
-        self._changed = Signal(world)
+        self._changed = Signal()
         self.ended = app.jvm.start("engine", self._run)
 
     @property

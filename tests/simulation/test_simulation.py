@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from tests.simulation import world as worlds
 from tests.simulation.choices import Choices
 from tests.simulation.families import FAMILIES, play, stage
 from tests.simulation.network import Network, Socket
@@ -90,8 +91,10 @@ class Server:
 def world() -> Iterator[World]:
     made = World(1)
     made.network = Network()
+    worlds.enter(made)
     yield made
     made.end()
+    worlds.enter(None)
 
 
 def test_a_killed_process_sends_nothing_more(world: World) -> None:

@@ -43,6 +43,26 @@ class StuckError(AssertionError):
     """The world does not come to an end."""
 
 
+class Signal:
+    """Wakes all actors that wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Actor, int]] = []
+
+    def wait(self, until: float | None = None) -> bool:
+        self.enter()
+        return the_world().pause(until)
+
+    def enter(self) -> None:
+        """Let `set` end the next pause of the running actor."""
+        self._waiting.append(the_world().ticket())
+
+    def set(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for actor, number in waiting:
+            actor.process.world.wake(actor, number)
+
+
 class Call(Generic[T]):
     """A function that runs as an actor, and what became of it."""
 
@@ -51,20 +71,18 @@ class Call(Generic[T]):
         self.error: BaseException | None = None
         self._world = world
         self._value: Any = None
-        self._waiting: list[tuple[Actor, int]] = []
+        self._ended = Signal()
 
     def finish(self, value: Any, error: BaseException | None) -> None:
         if not self.done:
             self.done, self._value, self.error = True, value, error
-            for actor, number in self._waiting:
-                self._world.wake(actor, number)
+            self._ended.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the function has returned. Return False if that takes longer than `timeout` seconds."""
         end = None if timeout is None else self._world.now + timeout
         while not self.done:
-            self._waiting.append(self._world.ticket())
-            if not self._world.pause(end) and not self.done:
+            if not self._ended.wait(end) and not self.done:
                 return False
         return True
 
