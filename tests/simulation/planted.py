@@ -6,8 +6,7 @@ breaks a promise; the schedules must find it. One that is not found shows a hole
 
 A process of its own plays the schedules of a fault. Its import system changes the product's text on the way from the
 file to the compiler, so the files stay as they are. A fault is found by the first schedule that breaks an expected
-invariant, with a text that the same schedule does not give without the fault. A breach that open defects show as well
-(`known`) counts only when it is far more frequent with the fault than without it.
+invariant, with a text that the same schedule does not give without the fault.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,14 +30,10 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
-
-from tests.simulation.known import known
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "tubemq_spark"
 MOST = 6000
-_OFTEN = 4  # times as often as without the fault, and as often at least
 _LONGEST = 30.0  # seconds for one schedule
 _MOST_STEPS = 30_000  # of one schedule: a fault may let the product run in circles, and some 5 000 are usual
 
@@ -121,14 +115,11 @@ def _work(family: str, fault: Fault | None) -> None:
     families = import_module("tests.simulation.families")
     expected = frozenset() if fault is None else frozenset(fault.invariants)
 
-    def is_enough(error: Any) -> bool:
-        return error.invariant in expected and known(error.invariant, str(error)) is None
-
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nobody else writes answers
     with families.stage():
         for number, line in enumerate(sys.stdin):
-            played = families.play(family, int(line), enough=is_enough)
+            played = families.play(family, int(line), enough=lambda error: error.invariant in expected)
             answers.write(json.dumps({one.invariant: one.text for one in played.breaches}) + "\n")
             answers.flush()
             if number % 20 == 19:
@@ -215,7 +206,6 @@ def find(fault: Fault, without: Player, most: int = MOST, first: int = 0) -> Fin
     plays them without the fault."""
     begun = time.monotonic()
     others: dict[str, str] = {}
-    open_defects: Counter[str] = Counter()
     with Player(fault.family, fault) as player:
         for seed in range(first, first + most):
             broken = player.broken_by(seed)
@@ -224,12 +214,6 @@ def find(fault: Fault, without: Player, most: int = MOST, first: int = 0) -> Fin
             usual = {pattern_of(text) for text in without.broken_by(seed).values()}
             news = {kind: text for kind, text in broken.items() if pattern_of(text) not in usual}
             for kind, text in news.items():
-                if kind in fault.invariants and known(kind, text) is not None:
-                    open_defects[kind] += 1
-                    if open_defects[kind] < _OFTEN * (
-                        1 + sum(kind in without.broken_by(n) for n in range(first, seed))
-                    ):
-                        continue
                 if kind in fault.invariants:
                     return Finding(fault, seed - first + 1, time.monotonic() - begun, kind, text)
                 others.setdefault(kind, f"seed {seed}: {text}")

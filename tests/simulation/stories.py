@@ -2,8 +2,7 @@
 """Stories that are kept: schedules that broke a promise once, reduced, each in a file of `stories/`.
 
 A file has all that the schedule depends on, so it stays the same when settings are made in another way: the family, the
-seed of its rows and delays, its decisions, and its whole setting. `breaks` is the invariant that it still breaks, which
-is an open defect of `known`; null once the defect is mended. `told` is the story for readers.
+seed of its rows and delays, its decisions, and its whole setting. `told` is the story for readers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class Story:
     name: str
     family: str
     seed: int
-    breaks: str | None
     told: tuple[str, ...]
     choices: Any
 
@@ -39,7 +37,7 @@ class Story:
 def kept() -> Iterator[Story]:
     for path in sorted(FOLDER.glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
-        yield Story(path.stem, data["family"], data["seed"], data["breaks"], tuple(data["told"]), data["choices"])
+        yield Story(path.stem, data["family"], data["seed"], tuple(data["told"]), data["choices"])
 
 
 def write(name: str, family: str, seed: int, choices: Choices, breach: Breach) -> None:
@@ -47,7 +45,7 @@ def write(name: str, family: str, seed: int, choices: Choices, breach: Breach) -
     schedule = FAMILIES[family](seed, replay=choices.decisions, changes=choices.changes)
     whole = Choices(choices.decisions, pinned(schedule.setting))
     told = [line for line in tell(family, seed, choices, breach).splitlines() if not line.startswith("python ")]
-    story = Story(name, family, seed, breach.invariant, tuple(told), json.loads(whole.to_json()))
+    story = Story(name, family, seed, tuple(told), json.loads(whole.to_json()))
     data = {key: value for key, value in asdict(story).items() if key != "name"}
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -69,7 +67,7 @@ def pinned(setting: Any) -> dict[str, Any]:
 def main() -> None:
     """Print what each story breaks, as JSON."""
     with stage():
-        broken = {story.name: [[one.invariant, one.text] for one in story.play()] for story in kept()}
+        broken = {story.name: [one.text for one in story.play()] for story in kept()}
     print(json.dumps(broken))
 
 

@@ -160,9 +160,9 @@ def digests(family: str) -> None:
 
 
 def broken(family: str) -> None:
-    """Print the new breaches of the first schedules, each with its story."""
+    """Print the breaches of the first schedules, each with its story."""
     played = play_chunk(family, range(COUNT), None)
-    for found in [one for one in played.found.values() if not one.is_open]:
+    for found in played.found.values():
         choices = Reduction(family, found.seed, found.breach, 20.0).reduce(found.choices)
         print(tell(family, found.seed, choices, found.breach), end="\n\n")
 

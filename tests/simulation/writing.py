@@ -478,7 +478,7 @@ class OperatedWriting(OperatedSchedule):
                 raise BrokenError("stored_once", f"{message} was read in {', '.join(map(str, entry.rows))}")
 
     def _is_anew(self, message: Message) -> bool:
-        """Return True if the topic was created anew before, or if a lost message had its place: see `known`."""
+        """Return True if the topic was created anew before, or if a lost message had its place."""
         losses = (loss for loss in self.truth.losses if loss.store == message.partition.store)
         return any(
             loss.at <= message.at and (loss.how == DELETED or loss.first <= message.position < loss.end)
