@@ -45,12 +45,8 @@ class Coverage:
     cells: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def add(self, outcome: Outcome) -> None:
-        self.schedules += 1
-        self.batches += outcome.batches
-        self.restarts += outcome.restarts
-        self.next_seed = max(self.next_seed, outcome.seed + 1)
-        self.kinds.update(outcome.kinds)
-        self.states.update(outcome.states)
+        counts = 1, outcome.batches, outcome.restarts, outcome.seed + 1
+        self.merge(Coverage(*counts, Counter(outcome.kinds), Counter(outcome.states)))
         for kind, state in outcome.cells:
             self.cells[kind][state] += 1
 
@@ -87,12 +83,9 @@ class Coverage:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Coverage:
-        made = cls(given["schedules"], given["batches"], given["restarts"], given["next_seed"])
-        made.kinds.update(given["kinds"])
-        made.states.update(given["states"])
-        for kind, states in given["cells"].items():
-            made.cells[kind].update(states)
-        return made
+        cells = {kind: Counter(states) for kind, states in given["cells"].items()}
+        kinds, states = Counter(given["kinds"]), Counter(given["states"])
+        return cls(**{**given, "kinds": kinds, "states": states, "cells": defaultdict(Counter, cells)})
 
 
 class Towards:

@@ -26,8 +26,7 @@ class JavaConsumer:
 
     def __init__(self, world: World, master: str, group: str, topics: Sequence[str], moved: Callable[[], None]) -> None:
         """`moved` is called after each request that may have moved the group."""
-        world.numbers["java"] += 1
-        self.process = Process(world, f"java consumer {world.numbers['java']}", "java host")
+        self.process = Process(world, f"java consumer {world.count('java')}", "java host")
         self.messages = 0
         self._world, self._group, self._topics, self._moved = world, group, tuple(topics), moved
         self._settings = ClientSettings.from_options({"tubemq.master": master, "tubemq.rpc.framing": "standard"})
@@ -112,8 +111,7 @@ class JavaProducer:
     """A producer that sends one message after the other, and sends again what was not acknowledged."""
 
     def __init__(self, world: World, master: str, topic: str, bodies: Sequence[bytes]) -> None:
-        world.numbers["java"] += 1
-        self.process = Process(world, f"java producer {world.numbers['java']}", "java host")
+        self.process = Process(world, f"java producer {world.count('java')}", "java host")
         self.acknowledged: list[bytes] = []
         self._world, self._topic, self._bodies = world, topic, bodies
         self._settings = ClientSettings.from_options({"tubemq.master": master, "tubemq.rpc.framing": "standard"})

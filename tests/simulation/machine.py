@@ -119,8 +119,7 @@ class Condition:
 
 def _random_bytes(count: int) -> bytes:
     world = the_world()
-    world.numbers["random bytes"] += 1
-    return random.Random(world.hash("random bytes", world.numbers["random bytes"])).randbytes(count)
+    return random.Random(world.hash("random bytes", world.count("random bytes"))).randbytes(count)
 
 
 class _Randomizer:

@@ -82,8 +82,7 @@ class Socket:
         self.process, self._world = process, world
         self._net: Network = world.network
         pair = f"{process.name}→{listener.name}"
-        world.numbers[pair] += 1
-        self.name = f"{pair}#{world.numbers[pair]}"
+        self.name = f"{pair}#{world.count(pair)}"
         self._pair = pair
         self.server = self._server = listener.name
         self._out, self._back = Link(world, self.name + ">"), Link(world, self.name + "<")
@@ -96,8 +95,7 @@ class Socket:
         self.late_for = 0.0  # seconds since the server did anything for others after its client had given up
         self._closed_at = 0.0
         self._waiting: tuple[Actor, int] | None = None
-        world.numbers["descriptor"] += 1
-        self._number = 100 + world.numbers["descriptor"]
+        self._number = 100 + world.count("descriptor")
         process.sockets[self] = None
         self._transport = Transport(self)
         self._protocol: Any = listener.connect()

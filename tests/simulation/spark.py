@@ -80,7 +80,6 @@ class _Attempt:
     number: int
     process: Process
     call: Call[Any]
-    stage: int
 
 
 @dataclass
@@ -107,7 +106,7 @@ class Application:
         self.jvm = Process(world, f"{name} driver", host or f"{name} host")
         self.alive = True
         self.was_cut_off = False  # it was stopped before it knew what it had registered
-        self.idle: list[tuple[Process, float]] = []
+        self.idle: list[Process] = []
         self.busy: dict[Process, None] = {}
         self._driver_workers: dict[str, Process] = {}
         self._last_use: dict[Process, float] = {}
@@ -119,9 +118,8 @@ class Application:
 
     def python(self, module: str) -> Process:
         """Return a new Python process of the driver, which nobody reuses."""
-        self.world.numbers[f"{self.name} {module}"] += 1
         process = Process(self.world, f"{self.name} {module}", self.jvm.host)
-        self._driver_workers[f"{module} {self.world.numbers[f'{self.name} {module}']}"] = process
+        self._driver_workers[f"{module} {process.number}"] = process
         return process
 
     def call(self, module: str, function: Callable[..., T], *args: Any) -> T:
@@ -139,19 +137,18 @@ class Application:
     def _end_idle(self, process: Process, used_at: float) -> None:
         if self._last_use.get(process) == used_at:
             self._last_use.pop(process)
-            self.idle = [(one, since) for one, since in self.idle if one is not process]
+            self.idle = [one for one in self.idle if one is not process]
             if process.alive:
                 self.world.tell(self.name, f"ends the idle worker {process}")
                 process.kill()
 
     def _take_worker(self) -> Process:
         while self.idle:
-            process, _ = self.idle.pop()
+            process = self.idle.pop()
             if process.alive:
                 break
         else:
-            self.world.numbers[f"{self.name} worker"] += 1
-            number = self.world.numbers[f"{self.name} worker"]
+            number = self.world.count(f"{self.name} worker")
             process = Process(self.world, f"{self.name} worker {number}", f"{self.name} executor {number % 2}")
         self._last_use[process] = float("inf")
         self.busy[process] = None
@@ -162,7 +159,7 @@ class Application:
         if process.alive and self.alive:
             process.state = "is idle"
             self._last_use[process] = self.world.now
-            self.idle.append((process, self.world.now))
+            self.idle.append(process)
             self.world.at(_IDLE_WORKER, self._end_idle, process, self.world.now)
         else:
             process.kill()
@@ -184,7 +181,7 @@ class Application:
         self.alive = False
         self.world.tell(self.name, f"is killed while it {self.jvm.state}")
         lifetime = 3.0 if self.unrest.survives_driver else 0.0
-        for process in [*self.busy, *(one for one, _ in self.idle)]:
+        for process in [*self.busy, *self.idle]:
             left = lifetime * (self.world.hash("lifetime", process.name) % 100) / 100
             self.world.at(left, process.kill)
         for process in [self.jvm, *self._driver_workers.values()]:
@@ -193,7 +190,7 @@ class Application:
     def end(self) -> None:
         """End the application as a user does, after its queries have ended."""
         self.alive = False
-        for process in [*self.busy, *(one for one, _ in self.idle), *self._driver_workers.values(), self.jvm]:
+        for process in [*self.busy, *self.idle, *self._driver_workers.values(), self.jvm]:
             process.kill()
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -244,7 +241,7 @@ class Application:
             context = TaskContext(task.stage, task.index, task.next_number, self._next_attempt_id, properties)
             process.state = f"begins to {what}"
             call = process.start(what, self._attempt, context, task.function)
-            task.running.append(_Attempt(task.next_number, process, call, task.stage))
+            task.running.append(_Attempt(task.next_number, process, call))
             task.next_number += 1
             self._next_attempt_id += 1
             world.start("watch", self._watch, call)

@@ -135,7 +135,7 @@ class Process:
         self.sockets: dict[Any, None] = {}
         self._state = "starts"
         self.did = ""  # the last request that a server has executed in this state
-        self.number = world.numbers["process"] = world.numbers["process"] + 1
+        self.number = world.count("process")
         world.processes[self] = None
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class World:
         """Return None, or with probability `chance` a value that `make` makes; True without `make`."""
         if chance <= 0.0:
             return None
-        self.numbers[what] = number = self.numbers[what] + 1
+        number = self.count(what)
         if self.replay is not None:
             return self.replay.get((what, number))
         if self.random.random() >= chance:

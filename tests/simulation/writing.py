@@ -350,17 +350,16 @@ class OperatedWriting(OperatedSchedule):
     def started(self, query: StreamQuery, batch: int, task: int, rows: Sequence[Cells]) -> None:
         if self.is_copy:
             self.writing.want(("batch", batch), task, rows, self.options.get("topic"))
-        self._begin_attempt(query.app.name, query.run_id, ("batch", batch), task, rows, self._run_options)
+        self._begin_attempt(query.run_id, ("batch", batch), task, rows, self._run_options)
 
     def _begin_attempt(
-        self, app: str, run: str, origin: Origin, task: int, rows: Sequence[Cells], options: Mapping[str, str]
+        self, run: str, origin: Origin, task: int, rows: Sequence[Cells], options: Mapping[str, str]
     ) -> None:
         running = self.world.running
         assert running is not None
         once = options.get("effectivelyonce") == "true"
         attempt = Attempt(
             running.process,
-            app,
             run,
             origin,
             task,

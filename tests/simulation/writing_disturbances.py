@@ -128,7 +128,7 @@ class WritingSchedule(OperatedWriting):
         self.world.tell(app.name, f"writes {sum(map(len, tasks))} rows")
 
         def started(task: int, rows: Sequence[Cells]) -> None:
-            self._begin_attempt(app.name, app.name, origin, task, rows, raw)
+            self._begin_attempt(app.name, origin, task, rows, raw)
 
         call = app.jvm.start("batch", batch_write, app, raw, extra["columns"], tasks, started, self.asks_for_more)
         call.wait()

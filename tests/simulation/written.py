@@ -48,7 +48,6 @@ class Attempt:
     """An attempt of a task that writes. `stamped` and `once` are its options."""
 
     process: Process
-    app: str
     run: str
     origin: Origin
     task: int

@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -98,8 +99,7 @@ class Run:
         """Return the seconds since the start."""
         return time.monotonic() - self._begun
 
-    def _live(self, faults: Faults, programs: list[Program], check_threads: object) -> None:
-        assert callable(check_threads)
+    def _live(self, faults: Faults, programs: list[Program], check_threads: Callable[[], None]) -> None:
         planned, next_at = list(self._plan.faults), 0.0
         while self.now() < self._plan.seconds:
             check_threads()
@@ -121,9 +121,10 @@ class Run:
         with open(self._folder / report.FAULTS, "a") as file:
             print(json.dumps({"at": round(begun, 1), "until": round(self.now(), 1), "what": told}), file=file)
 
-    def _finish(self, source: Program, queries: dict[str, Query], outputs: OutputReader, is_copied: object) -> None:
+    def _finish(
+        self, source: Program, queries: dict[str, Query], outputs: OutputReader, is_copied: Callable[[], bool]
+    ) -> None:
         """End the producer, wait until the queries have copied everything, and end them."""
-        assert callable(is_copied)
         if (status := source.end()) != 0:
             self._problems.append(f"the producer ended with status {status}")
         wait_for(is_copied, "the copies of all messages after the producer's end")
@@ -131,7 +132,7 @@ class Run:
             if (status := query.end()) != 0:
                 self._problems.append(f"query {query.name} ended with status {status}")
         outputs.stop()
-        outputs.read()
+        outputs.work()
 
     def _verdict(self, tubemq: SoakTubeMQ, queries: dict[str, Query], outputs: OutputReader) -> report.Verdict:
         plan = self._plan

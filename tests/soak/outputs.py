@@ -13,20 +13,21 @@ from pathlib import Path
 
 from tests.soak.ledger import Ledger
 from tests.soak.programs import RETRY_MS
+from tests.soak.rounds import Rounds
 from tests.soak.servers import OUTPUTS, SoakTubeMQ
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 
-_PERIOD = 8.0  # seconds between two rounds
 
+class OutputReader(Rounds):
+    """A thread that reads until it is stopped."""
 
-class OutputReader:
-    """A thread that reads until it is stopped. `problem` is set if it cannot go on."""
+    period = 8.0
 
     def __init__(self, tubemq: SoakTubeMQ, ledger: Ledger, sent: Path) -> None:
-        self.problem: BaseException | None = None
+        super().__init__()
         self.tokens: set[int] = set()
         """The visit tokens that the producer has had."""
         self.lock = threading.Lock()
@@ -36,24 +37,8 @@ class OutputReader:
         self._sent = sent
         self._read_until = 0
         self._next = {one: 0 for topic in OUTPUTS.values() for one in tubemq.partitions(topic)}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopped.wait(_PERIOD):
-                self.read()
-        except BaseException as problem:
-            self.problem = problem
-
-    def read(self) -> None:
+    def work(self) -> None:
         """Read what is new in the outputs and in the producer's log."""
         for query, topic in OUTPUTS.items():
             bodies = self._new_messages(topic)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,27 +15,12 @@ from typing import Any
 from tests.real.processes import members
 from tests.soak.clock import SteppedClock
 from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
-from tests.spark.test_exactly_once import ROOT, kill
+from tests.spark.test_exactly_once import ROOT, kill, kill_a_worker
 from tests.spark_home import spark_home
 
 RETRY_MS = "180000"  # on a busy machine a broker may need more than the default to start
 _PATIENCE = 180.0  # seconds for a program that ends
 _LEADER = 5.0  # seconds for a driver to notice that its Java process has died
-
-
-def runs_tasks(pid: int) -> bool:
-    """Return True for the daemon of Spark's task workers and for the workers."""
-    try:
-        return b"pyspark.worker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[1])
-    except OSError:
-        return 0
 
 
 class Program:
@@ -122,13 +106,7 @@ class Program:
 
     def kill_a_worker(self, chance: random.Random) -> bool:
         """Kill one process that runs Spark's tasks. Return False if there is none."""
-        daemons = {pid for pid in self.pids() if runs_tasks(pid)}
-        workers = sorted(pid for pid in daemons if parent(pid) in daemons)
-        if not workers:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
-        return True
+        return self.is_running and kill_a_worker(self.pid, chance)
 
     def pids(self) -> list[int]:
         return members(self.pid) if self.is_running else []

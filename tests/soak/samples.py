@@ -7,22 +7,23 @@ import json
 import os
 import re
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tests.real.admin import AdminError
 from tests.real.jars import tool
 from tests.soak.flatness import Quantity, Sample
 from tests.soak.ledger import Ledger
 from tests.soak.outputs import OutputReader
-from tests.soak.programs import Query, runs_tasks
+from tests.soak.programs import Query
+from tests.soak.rounds import Rounds
 from tests.soak.servers import PARTITIONS, SoakTubeMQ
+from tests.spark.test_exactly_once import runs_tasks
 from tubemq_spark.client.timings import DEFAULT_TIMINGS
 
 PERIOD = 5.0  # seconds
@@ -61,8 +62,10 @@ QUANTITIES = (
 )
 
 
-class Sampler:
-    """A thread that writes a sample as a line of JSON every few seconds. `problem` is set if it cannot go on."""
+class Sampler(Rounds):
+    """A thread that writes a sample as a line of JSON every few seconds."""
+
+    period = PERIOD
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Sampler:
         file: Path,
         since: Callable[[], float],
     ) -> None:
-        self.problem: BaseException | None = None
+        super().__init__()
         self._tubemq = tubemq
         self._queries = list(queries)
         self._outputs = outputs
@@ -81,25 +84,8 @@ class Sampler:
         self._file = file
         self._since = since
         self._collected: dict[str, float] = {}  # when each query's heap was measured last
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with open(self._file, "a") as file:
-                while not self._stopped.wait(PERIOD):
-                    self._write(file)
-        except BaseException as problem:
-            self.problem = problem
-
-    def _write(self, file: IO[str]) -> None:
+    def work(self) -> None:
         found: dict[str, float] = {"at": round(self._since(), 1)}
         # The claims come first, because the time of the sample says whether a broker was stopped. A server that
         # restarts answers nothing, and the sample has no values of it.
@@ -117,7 +103,8 @@ class Sampler:
             found["acknowledged"] = self._ledger.acknowledged
             for query in self._queries:
                 found[f"{query.name}.copies"] = self._ledger.copies(query.name)
-        print(json.dumps(found), file=file, flush=True)
+        with open(self._file, "a") as file:
+            print(json.dumps(found), file=file)
 
     def _of_query(self, query: Query) -> dict[str, float]:
         found: Counter[str] = Counter()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,12 +74,9 @@ class Batches:
 
     def __init__(self) -> None:
         self.brought: list[tuple[int, list[Row]]] = []
-        self._changed = threading.Condition()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        rows = frame.collect()
-        with self._changed:
-            self.brought.append((batch_id, rows))
+        self.brought.append((batch_id, frame.collect()))
 
     @property
     def rows(self) -> list[Row]:

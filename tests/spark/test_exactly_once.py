@@ -99,13 +99,13 @@ class Producer:
 class Copy:
     """The query, its checkpoint, its output and its receipts."""
 
-    def __init__(self, source: Source, folder: Path) -> None:
+    def __init__(self, source: Source, folder: Path, checkpoint: Path | None = None) -> None:
         self.reading: dict[str, object] = {"startingOffsets": "earliest"}
         cluster = source.cluster
         self.topics = [cluster.new_topic("one"), cluster.new_topic("three")]
         self.output = cluster.new_topic("three")
         self.receipts = folder / "receipts"
-        self.checkpoint = folder / "checkpoint"
+        self.checkpoint = checkpoint or folder / "checkpoint"
         self.said = folder / "said.txt"
         self.source = source
         self.sink = {
@@ -205,20 +205,8 @@ class Copy:
 def kill(session: int, program: str | None = None) -> None:
     """Kill all processes of a session, or those of one program. (Python workers leave the process group.)"""
 
-    def alive() -> list[int]:
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                head, _, tail = (folder / "stat").read_text().rpartition(") ")
-            except OSError:
-                continue  # it has ended
-            state, _, _, its_session = tail.split()[:4]
-            if int(its_session) == session and state != "Z" and program in (None, head.partition(" (")[2]):
-                found.append(int(folder.name))
-        return found
-
     def killed() -> bool:
-        pids = alive()
+        pids = [pid for pid in members(session) if program in (None, read(pid, "comm").decode().strip())]
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -227,13 +215,19 @@ def kill(session: int, program: str | None = None) -> None:
     wait_for(killed, f"the end of session {session}")
 
 
-def kill_a_worker(session: int, chance: random.Random) -> None:
-    """Kill one of the Python processes that run tasks, if there is any."""
-    daemons = {pid for pid in members(session) if b"pyspark.daemon" in read(pid, "cmdline")}
+def runs_tasks(pid: int) -> bool:
+    """Return True for the daemon of Spark's task workers and for the workers."""
+    return b"pyspark.worker" in read(pid, "cmdline").split(b"\0")
+
+
+def kill_a_worker(session: int, chance: random.Random) -> bool:
+    """Kill one of the Python processes that run tasks. Return False if there is none."""
+    daemons = {pid for pid in members(session) if runs_tasks(pid)}
     workers = sorted(pid for pid in daemons if parent(pid) in daemons)
     if workers:
         with suppress(ProcessLookupError):
             os.kill(chance.choice(workers), signal.SIGKILL)
+    return bool(workers)
 
 
 @deaths

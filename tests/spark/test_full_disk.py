@@ -6,16 +6,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.messages import numbered, partitions, send
-from tests.spark.queries import Queries, Source, run_to_the_end
-from tests.stored import stored_in
+from tests.messages import Sent, numbered, partitions, send
+from tests.spark.queries import Queries, Source
+from tests.spark.test_exactly_once import Copy
+from tubemq_spark.protocol.metadata import Partition
 
 PAGE = 4096  # bytes that the smallest file takes
 SIZE = 256 * PAGE
@@ -49,25 +49,13 @@ def fill(disk: Path, left: int) -> Path:
 def test_a_query_continues_after_its_checkpoint_had_no_space(
     source: Source, queries: Queries, disk: Path, tmp_path: Path
 ) -> None:
-    cluster = source.cluster
-    topic, output = cluster.new_topic("three"), cluster.new_topic("three")
-    sink = {
-        "tubemq.master": cluster.master,
-        "tubemq.rpc.framing": cluster.framing,
-        "topic": output,
-        "effectivelyOnce": "true",
-        "receipts": str(tmp_path / "receipts"),
-        "checkpointLocation": str(disk / "checkpoint"),
-    }
-    sent: list[bytes] = []
+    copy = Copy(source, tmp_path, disk / "checkpoint")
+    sent: list[dict[Partition, list[Sent]]] = []
 
     def run(more: int) -> None:
-        messages = numbered(partitions(cluster, topic), more)
-        send(cluster, messages)
-        sent.extend(body for _, body in messages)
-        frame = source.stream(topic, startingOffsets="earliest").select("value")
-        writer = frame.writeStream.format("tubemq").options(**sink).trigger(availableNow=True)
-        run_to_the_end(queries.begin(writer.start))
+        targets = [partition for topic in copy.topics for partition in partitions(source.cluster, topic)]
+        sent.append(send(source.cluster, numbered(targets, more)))
+        copy.finish(queries)
 
     run(30)
     failed: dict[int, str] = {}
@@ -80,9 +68,8 @@ def test_a_query_continues_after_its_checkpoint_had_no_space(
         filling.unlink()
         if left % 2:
             run(30)
-            stored = Counter(bytes(message.body) for message in stored_in(cluster, output))
-            assert stored == Counter(sent), left
+            copy.check(sent)
     run(0)
-    assert Counter(bytes(message.body) for message in stored_in(cluster, output)) == Counter(sent)
+    copy.check(sent)
     assert {0, 1} <= failed.keys() != set(range(8))
     assert all("No space left on device" in error for error in failed.values())

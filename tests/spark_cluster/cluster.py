@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from benchmarks.proc import tree
-from tests.real.processes import Ports, Processes
+from tests.real.processes import Ports, Processes, read
 
 HOST = "127.0.0.1"
 # Hosts of their own, because Spark starts no second attempt of a task on the host of the first one.
@@ -59,17 +59,13 @@ class SparkCluster(ABC):
 
     def end_applications(self) -> None:
         """Kill all that the workers have started."""
-        for pid in self._started():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(self._started())
 
     def close(self) -> None:
         """Kill the servers and all that they have started."""
         started = self._started()
         self.processes.close()
-        for pid in started:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(started)
         self.ports.close()
 
     def __enter__(self) -> SparkCluster:
@@ -89,6 +85,12 @@ class SparkCluster(ABC):
         return [pid for worker in self.workers() for pid in tree(worker)[1:]]
 
 
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def wait(is_so: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _START
     while not is_so():
@@ -98,8 +100,5 @@ def wait(is_so: Callable[[], bool], what: str) -> None:
 
 
 def _command(pid: int) -> bytes:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    command = read(pid, "cmdline")
     return command if command.split(b"\0")[0].endswith(b"java") else b""
