@@ -69,8 +69,8 @@ def write_master(folder: Path, name: str, node: Node, zookeeper: str, options: M
         **options,
     }
     meta = {"zkNodeRoot": _ZK_ROOT, "zkServerAddr": zookeeper, "zkSessionTimeoutMs": 10000}
-    for name, content in _WEB_RESOURCES.items():
-        path = folder / "resources" / name
+    for resource, content in _WEB_RESOURCES.items():
+        path = folder / "resources" / resource
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     return _write(folder / f"{name}.ini", master=master, meta_zookeeper=meta)

@@ -276,8 +276,7 @@ class Transport:
         if not self.closing:
             self._connection_lost()
 
-    def abort(self) -> None:
-        self.reset()
+    abort = reset
 
     def close(self) -> None:
         if not self.closing:

@@ -12,8 +12,8 @@ import gc
 import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
 
@@ -107,7 +107,8 @@ def run(
     }
     towards = {family: Towards(known_before[family]) for family in families if seed is None and family in known_before}
     waiting: set[Future[Chunk]] = set()
-    with _executor(jobs, logs) as executor:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_enter, initargs=(logs,)) as executor:
         for family, seeds in _portions(first, count):
             if count is None and time.monotonic() - begun > minutes * 60:
                 break
@@ -153,26 +154,6 @@ def _take(report: Report, done: set[Future[Chunk]], begun: float) -> None:
         chunk.seconds += new.seconds
         chunk.decisions += new.decisions
         chunk.coverage.merge(new.coverage)
-
-
-class _Here(Executor):
-    """Plays in this process."""
-
-    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
-        future: Future[Chunk] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-@contextmanager
-def _executor(jobs: int, logs: bool) -> Iterator[Executor]:
-    if jobs == 1:
-        with stage(logs=logs):
-            yield _Here()
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_enter, initargs=(logs,)) as pool:
-        yield pool
 
 
 def _enter(logs: bool) -> None:

@@ -353,6 +353,10 @@ class Schedule:
         ids = self.tubemq.broker_ids
         return ids[planned.number % len(ids)]
 
+    def _server_of(self, number: int) -> str:
+        servers = [f"broker {n}" for n in self.tubemq.broker_ids] + ["master 1"]
+        return servers[number % len(servers)]
+
     def stop_broker(self, planned: Disturbance) -> None:
         broker_id = self.broker_of(planned)
         self.world.tell(f"broker {broker_id}", "stops cleanly")
@@ -366,8 +370,7 @@ class Schedule:
         self.tubemq.start_broker(broker_id)
 
     def hang_server(self, planned: Disturbance) -> None:
-        servers = [f"broker {n}" for n in self.tubemq.broker_ids] + ["master 1"]
-        server = servers[planned.number % len(servers)]
+        server = self._server_of(planned.number)
         seconds = 0.3 + planned.strength**3 * 40
         self.world.tell(server, f"hangs for {seconds:.1f} s")
         self.trouble("hang", seconds)
@@ -381,8 +384,7 @@ class Schedule:
         if not hosts:
             return
         host = hosts[planned.number % len(hosts)]
-        servers = [f"broker {n}" for n in self.tubemq.broker_ids] + ["master 1"]
-        server = servers[planned.number // 7 % len(servers)]
+        server = self._server_of(planned.number // 7)
         seconds = 0.5 + planned.strength**2 * 20
         self.world.tell(host, f"cannot reach {server} for {seconds:.1f} s")
         self.trouble("network", seconds)
