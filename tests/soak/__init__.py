@@ -10,8 +10,8 @@ acknowledged. The samples show whether memory, file descriptors, threads, connec
 | `__main__` | the run: servers, processes, phases, verdict |
 | `timetable` | when which fault happens |
 | `servers` | the real TubeMQ and its topics |
-| `producer`, `copy_query` | programs: the producer, one query |
-| `programs` | starts and kills these programs |
+| `producer` | a program: the producer |
+| `programs` | starts and kills the producer and the queries (`tests/spark/endless_copy.py`) |
 | `faults` | the faults |
 | `clock` | a clock that the run can set, for the Python processes of the queries |
 | `rounds` | a thread that does the same again and again |

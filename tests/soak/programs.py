@@ -17,8 +17,23 @@ from tests.soak.clock import SteppedClock
 from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from tests.spark.test_exactly_once import ROOT, kill, kill_a_worker
 from tests.spark_home import spark_home
+from tests.spark_jvm import quick_start
 
 RETRY_MS = "180000"  # on a busy machine a broker may need more than the default to start
+# A heap of one size and few retained results: Spark fills both within minutes, and a leak is what comes on top.
+_HEAP = "512m"
+_CONFIG = {
+    "spark.driver.memory": _HEAP,
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "100",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+}
 _PATIENCE = 180.0  # seconds for a program that ends
 _LEADER = 5.0  # seconds for a driver to notice that its Java process has died
 
@@ -137,11 +152,16 @@ class Query(Program):
                 "checkpointLocation": str(self.checkpoint),
                 "tubemq.retry.maxElapsedMs": RETRY_MS,
             },
-            "local": str(self.local),
+            "columns": ["value"],
+            "config": {
+                **_CONFIG,
+                "spark.driver.extraJavaOptions": f"{quick_start()} -Xms{_HEAP}",
+                "spark.local.dir": str(self.local),
+            },
             "seconds": seconds,
             "ends": str(self.ends),
         }
-        super().__init__(name, "tests.soak.copy_query", given, folder, clock.environment())
+        super().__init__(name, "tests.spark.endless_copy", given, folder, clock.environment())
 
     def start(self) -> None:
         self._committed_at_start = self.committed()

@@ -125,8 +125,11 @@ class Copy:
             "source": self.source.options(*self.topics, **self.reading),
             "columns": COLUMNS,
             "sink": self.sink,
-            "java": quick_start(),
-            "reuse": reuse,
+            "config": {
+                "spark.driver.extraJavaOptions": quick_start(),
+                "spark.python.worker.reuse": str(reuse).lower(),
+            },
+            "seconds": 0,
         }
         command = [sys.executable, "-m", "tests.spark.endless_copy", json.dumps(given)]
         with open(self.said, "ab") as said:
