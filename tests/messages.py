@@ -68,7 +68,10 @@ def send(
     deadline = time.monotonic() + _PATIENCE
     while pending:
         part = [pending.popleft() for _ in range(min(_ROUND, len(pending)))]
-        calls = [_send_call(cluster, partition, body, attributes, flag) for partition, body in part]
+        calls = [
+            send_call(broker(cluster, partition.broker_id), "tests", partition, body, attributes, flag)
+            for partition, body in part
+        ]
         for (partition, body), outcome in zip(part, send_requests(settings(cluster), calls), strict=True):
             reply = unwrap_reply(outcome, broker_pb.SendMessageResponseB2P, f"sending to {partition}")
             if reply.errCode == ErrCode.SERVER_RECEIVE_OVERFLOW and time.monotonic() < deadline:
@@ -98,18 +101,25 @@ def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[t
     return [(targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)]
 
 
-def _send_call(
-    cluster: Cluster, partition: Partition, body: bytes, attributes: bytes, flag: int | None
+def send_call(
+    broker: Broker,
+    client_id: str,
+    partition: Partition,
+    body: bytes,
+    attributes: bytes = b"",
+    flag: int | None = None,
+    authorization: broker_pb.AuthorizedInfo | None = None,
 ) -> ServerRequest:
     data, usual_flag = encode_payload(body, attributes)
     message = broker_pb.SendMessageRequestP2B(
-        clientId="tests",
+        clientId=client_id,
         topicName=partition.topic,
         partitionId=partition.partition_id,
         data=data,
         flag=usual_flag if flag is None else flag,
         checkSum=check_sum(data),
         sentAddr=0x7F000001,
+        authInfo=authorization,
     )
-    address = broker(cluster, partition.broker_id).address
-    return ServerRequest(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, f"sending to {partition}")
+    what = f"sending to {partition}"
+    return ServerRequest(broker.address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tests.messages import send_call
 from tests.simulation.world import Call, Process, World
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -12,9 +13,7 @@ from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Response
-from tubemq_spark.protocol.message import check_sum
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 
@@ -112,7 +111,6 @@ class JavaProducer:
 
     def __init__(self, world: World, master: str, topic: str, bodies: Sequence[bytes]) -> None:
         self.process = Process(world, f"java producer {world.count('java')}", "java host")
-        self.acknowledged: list[bytes] = []
         self._world, self._topic, self._bodies = world, topic, bodies
         self._settings = ClientSettings.from_options({"tubemq.master": master, "tubemq.rpc.framing": "standard"})
         self.ended: Call[None] = self.process.start("main", self._run)
@@ -130,23 +128,12 @@ class JavaProducer:
                 partition = partitions[(number + attempt) % len(partitions)]
                 self.process.state = "sends"
                 if self._send(session, partition, body):
-                    self.acknowledged.append(body)
                     break
         session.close()
 
     def _send(self, session: ProducerSession, partition: Partition, body: bytes) -> bool:
-        message = pb.SendMessageRequestP2B(
-            clientId=session.client_id,
-            topicName=partition.topic,
-            partitionId=partition.partition_id,
-            data=body,
-            flag=0,
-            checkSum=check_sum(body),
-            sentAddr=0x7F000001,
-            authInfo=session.broker_authorization(),
-        )
-        broker = session.cluster.brokers[partition.broker_id]
-        request = ServerRequest(broker.address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, "a send")
+        broker, authorization = session.cluster.brokers[partition.broker_id], session.broker_authorization()
+        request = send_call(broker, session.client_id, partition, body, authorization=authorization)
         (outcome,) = send_requests(self._settings, [request])
         try:
             return unwrap_reply(outcome, pb.SendMessageResponseB2P, "a send").errCode == 200

@@ -16,20 +16,18 @@ import sys
 import time
 from typing import Any
 
+from tests.messages import send_call
 from tests.soak.ledger import body
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Response, parse
-from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _ROUND = 0.5  # seconds
-_LOCALHOST = 0x7F000001
 
 
 class Rounds:
@@ -52,19 +50,9 @@ class Rounds:
 
     def _call(self, number: int) -> ServerRequest:
         partition: Partition = self._partitions[number % len(self._partitions)]
-        data, flag = encode_payload(body(number, self._size), b"")
-        message = broker_pb.SendMessageRequestP2B(
-            clientId=self._session.client_id,
-            topicName=partition.topic,
-            partitionId=partition.partition_id,
-            data=data,
-            flag=flag,
-            checkSum=check_sum(data),
-            sentAddr=_LOCALHOST,
-            authInfo=self._session.broker_authorization(),
-        )
-        address = self._session.cluster.brokers[partition.broker_id].address
-        return ServerRequest(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, f"sending {number}")
+        session, text = self._session, body(number, self._size)
+        broker = session.cluster.brokers[partition.broker_id]
+        return send_call(broker, session.client_id, partition, text, authorization=session.broker_authorization())
 
 
 def _is_stored(outcome: Outcome) -> bool:
