@@ -14,7 +14,6 @@ acknowledged. The samples show whether memory, file descriptors, threads, connec
 | `programs` | starts and kills the producer and the queries (`tests/spark/endless_copy.py`) |
 | `faults` | the faults |
 | `clock` | a clock that the run can set, for the Python processes of the queries |
-| `rounds` | a thread that does the same again and again |
 | `outputs` | reads the outputs while they grow |
 | `ledger` | compares what was sent with what the outputs have |
 | `samples` | what the processes and servers use |

@@ -71,10 +71,8 @@ class Run:
                 program.start()
             self._begun = time.monotonic()
             self._say(f"TubeMQ {tubemq.release}, {self._given.minutes:g} minutes, seed {self._given.seed}")
-            outputs.start()
-            stack.callback(outputs.stop)
-            sampler.start()
-            stack.callback(sampler.stop)
+            for thread in (outputs, sampler):
+                stack.enter_context(thread)
 
             def check_threads() -> None:
                 for thread in (outputs, sampler):
@@ -132,7 +130,7 @@ class Run:
             if (status := query.end()) != 0:
                 self._problems.append(f"query {query.name} ended with status {status}")
         outputs.stop()
-        outputs.work()
+        outputs.read()
 
     def _verdict(self, tubemq: SoakTubeMQ, queries: dict[str, Query], outputs: OutputReader) -> report.Verdict:
         plan = self._plan

@@ -11,23 +11,23 @@ import json
 import threading
 from pathlib import Path
 
+from tests.rounds import Rounds
 from tests.soak.ledger import Ledger
 from tests.soak.programs import RETRY_MS
-from tests.soak.rounds import Rounds
 from tests.soak.servers import OUTPUTS, SoakTubeMQ
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 
+_PERIOD = 8.0  # seconds between two rounds
+
 
 class OutputReader(Rounds):
     """A thread that reads until it is stopped."""
 
-    period = 8.0
-
     def __init__(self, tubemq: SoakTubeMQ, ledger: Ledger, sent: Path) -> None:
-        super().__init__()
+        super().__init__(_PERIOD, self.read)
         self.tokens: set[int] = set()
         """The visit tokens that the producer has had."""
         self.lock = threading.Lock()
@@ -38,7 +38,7 @@ class OutputReader(Rounds):
         self._read_until = 0
         self._next = {one: 0 for topic in OUTPUTS.values() for one in tubemq.partitions(topic)}
 
-    def work(self) -> None:
+    def read(self) -> None:
         """Read what is new in the outputs and in the producer's log."""
         for query, topic in OUTPUTS.items():
             bodies = self._new_messages(topic)

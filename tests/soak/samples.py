@@ -17,11 +17,11 @@ from typing import Any
 
 from tests.real.admin import AdminError
 from tests.real.jars import tool
+from tests.rounds import Rounds
 from tests.soak.flatness import Quantity, Sample
 from tests.soak.ledger import Ledger
 from tests.soak.outputs import OutputReader
 from tests.soak.programs import Query
-from tests.soak.rounds import Rounds
 from tests.soak.servers import PARTITIONS, SoakTubeMQ
 from tests.spark.test_exactly_once import runs_tasks
 from tubemq_spark.client.timings import DEFAULT_TIMINGS
@@ -65,8 +65,6 @@ QUANTITIES = (
 class Sampler(Rounds):
     """A thread that writes a sample as a line of JSON every few seconds."""
 
-    period = PERIOD
-
     def __init__(
         self,
         tubemq: SoakTubeMQ,
@@ -76,7 +74,7 @@ class Sampler(Rounds):
         file: Path,
         since: Callable[[], float],
     ) -> None:
-        super().__init__()
+        super().__init__(PERIOD, self._write)
         self._tubemq = tubemq
         self._queries = list(queries)
         self._outputs = outputs
@@ -85,7 +83,7 @@ class Sampler(Rounds):
         self._since = since
         self._collected: dict[str, float] = {}  # when each query's heap was measured last
 
-    def work(self) -> None:
+    def _write(self) -> None:
         found: dict[str, float] = {"at": round(self._since(), 1)}
         # The claims come first, because the time of the sample says whether a broker was stopped. A server that
         # restarts answers nothing, and the sample has no values of it.

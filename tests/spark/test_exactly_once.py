@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.embedded import embedded_cluster
 from tests.messages import Sent, numbered, partitions, send
 from tests.real.processes import members, parent, read
+from tests.rounds import Rounds
 from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
 from tests.spark_jvm import quick_start
 from tubemq_spark.protocol.metadata import Partition
@@ -53,26 +53,15 @@ deaths = pytest.mark.parametrize(
 KILLS = 50 if os.environ.get("TUBEMQ_FULL_TIMES") else 5
 
 
-class Producer:
-    """A thread that sends a few messages to all partitions of some topics every `pause` seconds."""
+class Producer(Rounds):
+    """A thread that sends a few messages to all partitions of some topics again and again."""
 
-    def __init__(self, cluster: Cluster, topics: list[str], pause: float = 0.05) -> None:
+    def __init__(self, cluster: Cluster, topics: list[str]) -> None:
+        super().__init__(0.3, self._send)  # seconds; each scan of the output reads all of it
         self._cluster = cluster
-        self._pause = pause
         self._targets: list[Partition] = []
         self.add(*topics)
         self._parts: list[dict[Partition, list[Sent]]] = []
-        self._ended = threading.Event()
-        self._problem: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Producer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def add(self, *topics: str) -> None:
         """Send to these topics too."""
@@ -83,17 +72,13 @@ class Producer:
     def sent(self) -> list[dict[Partition, list[Sent]]]:
         """All messages, after the thread has ended."""
         assert not self._thread.is_alive()
-        if self._problem is not None:
-            raise self._problem
+        if self.problem is not None:
+            raise self.problem
         return self._parts
 
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(self._pause):
-                targets = random.sample(self._targets, len(self._targets))
-                self._parts.append(send(self._cluster, numbered(targets, random.randint(1, 60))))
-        except BaseException as problem:
-            self._problem = problem
+    def _send(self) -> None:
+        targets = random.sample(self._targets, len(self._targets))
+        self._parts.append(send(self._cluster, numbered(targets, random.randint(1, 60))))
 
 
 class Copy:
@@ -238,7 +223,7 @@ def test_each_message_once_whatever_dies(
     source: Source, queries: Queries, tmp_path: Path, chance: random.Random, runs: int
 ) -> None:
     copy = Copy(source, tmp_path)
-    with Producer(source.cluster, copy.topics, pause=0.3) as producer:  # each scan of the output reads all of it
+    with Producer(source.cluster, copy.topics) as producer:
         for run in range(runs):
             with copy.running() as process:
                 # The first kill is in the first micro-batch, later ones are anywhere.
@@ -269,7 +254,7 @@ def test_each_message_once_when_drivers_are_killed_at_random(
     source: Source, queries: Queries, tmp_path: Path, chance: random.Random
 ) -> None:
     copy = Copy(source, tmp_path)
-    with Producer(source.cluster, copy.topics, pause=0.3) as producer:
+    with Producer(source.cluster, copy.topics) as producer:
         for number in range(KILLS):
             with copy.running() as process:
                 copy.wait_for_more_batches(1)
@@ -290,7 +275,7 @@ def test_each_message_once_when_drivers_are_killed_while_topics_appear(
         pattern = "|".join([*copy.topics, "new_.*"])
         copy.reading |= {"subscribe": None, "subscribePattern": pattern, "metadataIntervalMs": 200}
         copy.reading["tubemq_admin_address"] = cluster.web_master
-        with Producer(cluster, copy.topics, pause=0.3) as producer:
+        with Producer(cluster, copy.topics) as producer:
             for number in range(10):
                 with copy.running() as process:
                     copy.wait_for_more_batches(1)
@@ -307,7 +292,7 @@ def test_each_message_once_if_spark_reuses_no_worker(
     source: Source, queries: Queries, tmp_path: Path, chance: random.Random
 ) -> None:
     copy = Copy(source, tmp_path)
-    with Producer(source.cluster, copy.topics, pause=0.3) as producer, copy.running(reuse=False) as process:
+    with Producer(source.cluster, copy.topics) as producer, copy.running(reuse=False) as process:
         for _ in range(3):
             copy.wait_for_more_batches(1)
             kill_a_worker(process.pid, chance)

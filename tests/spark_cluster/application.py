@@ -303,10 +303,7 @@ def disturbed(folder: Path, batch: int) -> Callable[[Iterable[pa.RecordBatch]], 
     """Return a function of tasks that returns their rows, and disturbs one micro-batch: see `repeat_stage`."""
 
     def wait(moment: str) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while not (folder / moment).exists():
-            assert time.monotonic() < deadline, moment
-            time.sleep(0.05)
+        wait_for((folder / moment).exists, moment)
 
     def kill_executor() -> None:
         daemon = os.getppid()
