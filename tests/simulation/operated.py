@@ -264,7 +264,7 @@ class OperatedSchedule(Schedule):
         return topic if topic in self.tubemq.topics else None
 
     def kill_driver(self, planned: Disturbance) -> None:
-        if self.app is not None and self.app.alive:
+        if self.app is not None:
             self.app.kill()
 
     def kill_worker(self, planned: Disturbance) -> None:

@@ -140,12 +140,6 @@ class Player:
         self._process: subprocess.Popen[str] | None = None
         self._known: dict[int, dict[str, str]] = {}
 
-    def __enter__(self) -> Player:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
     def broken_by(self, seed: int) -> dict[str, str]:
         """Return what the schedule broke: the text of each breach, by invariant."""
         with self._lock:
@@ -172,12 +166,12 @@ class Player:
         finally:
             timer.cancel()
         if not answer:
-            self._end()
+            self.close()
             return {"comes_to_rest": f"comes_to_rest: the process ended, or took longer than {_LONGEST:.0f} s"}
         found: dict[str, str] = json.loads(answer)
         return found
 
-    def _end(self) -> None:
+    def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -206,7 +200,7 @@ def find(fault: Fault, without: Player, most: int = MOST, first: int = 0) -> Fin
     plays them without the fault."""
     begun = time.monotonic()
     others: dict[str, str] = {}
-    with Player(fault.family, fault) as player:
+    with contextlib.closing(Player(fault.family, fault)) as player:
         for seed in range(first, first + most):
             broken = player.broken_by(seed)
             if not broken:
@@ -256,7 +250,7 @@ def main() -> int:
         fault.text()
     missed = 0
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(given.jobs) as threads:
-        without = {family: stack.enter_context(Player(family)) for family in FAMILIES}
+        without = {family: stack.enter_context(contextlib.closing(Player(family))) for family in FAMILIES}
         tasks = [threads.submit(find, fault, without[fault.family], given.most, given.first) for fault in wanted]
         for task in tasks:
             found = task.result()

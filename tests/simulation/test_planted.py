@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(faul
 
 
 def assert_found(fault: Fault, most: int) -> None:
-    with Player(fault.family) as without:
+    with closing(Player(fault.family)) as without:
         found = find(fault, without, most)
     assert found.invariant in fault.invariants, f"{fault.promise}: no breach in {most} schedules, but {found.others}"
 

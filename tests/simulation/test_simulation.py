@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from unittest import mock
 
@@ -175,31 +175,22 @@ def reduced() -> None:
             raise BrokenError("group_never_ahead", "a broker has crashed")
 
     with mock.patch.object(Group, "group_never_ahead", never_crashed):
-        _reduce("reading", next(seed for seed in itertools.count() if play("reading", seed).breaches))
-
-
-def _reduce(family: str, seed: int) -> None:
-    played = play(family, seed)
-    breach = played.breaches[0]
-    before = Choices(played.schedule.world.decisions)
-    reduction = Reduction(family, seed, breach, 4.0)
-    after = reduction.reduce(before)
-    assert len(after.decisions) < len(before.decisions)
-    found = reduction.find(Choices.from_json(after.to_json()))
-    assert found is not None
-    assert found.invariant == breach.invariant
-    story = tell(family, seed, after, breach)
-    assert 10 <= len(story.splitlines()) <= 40
-    assert "Broken: " + found.text in story
-    assert story.endswith(reproduction(family, seed, after))
+        played = next(one for seed in itertools.count() if (one := play("reading", seed)).breaches)
+        seed, breach = played.schedule.seed, played.breaches[0]
+        before = Choices(played.schedule.world.decisions)
+        reduction = Reduction("reading", seed, breach, 4.0)
+        after = reduction.reduce(before)
+        assert len(after.decisions) < len(before.decisions)
+        found = reduction.find(Choices.from_json(after.to_json()))
+        assert found is not None
+        assert found.invariant == breach.invariant
+        story = tell("reading", seed, after, breach)
+        assert 10 <= len(story.splitlines()) <= 40
+        assert "Broken: " + found.text in story
+        assert story.endswith(reproduction("reading", seed, after))
 
 
 if __name__ == "__main__":
     name, *given = sys.argv[1:]
-    functions: dict[str, Callable[..., None]] = {
-        "broken": broken,
-        "digests": digests,
-        "reduced": reduced,
-    }
     with stage():
-        functions[name](*given)
+        globals()[name](*given)
