@@ -39,16 +39,6 @@ COLUMNS = [
 ]
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 
-deaths = pytest.mark.parametrize(
-    ("cluster", "runs"),
-    [
-        pytest.param("embedded", 3, id="embedded", marks=pytest.mark.thorough),
-        pytest.param("real", 2, id="real", marks=[pytest.mark.real, pytest.mark.thorough]),
-    ],
-    indirect=["cluster"],
-)
-
-
 # The number of random kills of the driver. A kill and the next start take half a minute on a busy machine.
 KILLS = 50 if os.environ.get("TUBEMQ_FULL_TIMES") else 5
 
@@ -218,7 +208,14 @@ def kill_a_worker(session: int, chance: random.Random) -> bool:
     return bool(workers)
 
 
-@deaths
+@pytest.mark.parametrize(
+    ("cluster", "runs"),
+    [
+        pytest.param("embedded", 3, id="embedded", marks=pytest.mark.thorough),
+        pytest.param("real", 2, id="real", marks=[pytest.mark.real, pytest.mark.thorough]),
+    ],
+    indirect=["cluster"],
+)
 def test_each_message_once_whatever_dies(
     source: Source, queries: Queries, tmp_path: Path, chance: random.Random, runs: int
 ) -> None:
