@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.testing import raw
-from tests.without_spark.query import GROUP, Query
+from tests import messages
+from tests.clusters.embedded import EmbeddedCluster
+from tests.without_spark.source import GROUP, UNIT, Stream, StreamRun, bodies, fill, ranges_of, stored
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.group_member import GroupMembership
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
@@ -19,10 +20,7 @@ from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
-from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.source.input_partition import TubeMQInputPartition
-from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
-from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 PASSWORD = "p4ssw0rd-of-nobody"
@@ -41,12 +39,6 @@ PARTITION = TubeMQInputPartition(
     visit_token=5,
     claim_timeout=45.0,
 )
-
-
-def test_input_partition_can_be_pickled() -> None:
-    copy = pickle.loads(pickle.dumps(PARTITION))
-    assert copy == PARTITION
-    assert copy.settings.credentials == Credentials("u", PASSWORD)
 
 
 def test_reads_without_a_task_are_readers_of_their_own() -> None:
@@ -77,83 +69,59 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
         forget_servers()
 
 
-class Run:
-    """A run of a query; `read` returns the partitions that a batch reads."""
-
-    def __init__(self, tubemq: EmbeddedTubeMQ) -> None:
-        self.driver = MicroBatchPlanner(Query(tubemq, "wide", rpc_timeout=10.0, retry_for=10.0)._options)
-        self.start = self.driver.initial()
-        self.bodies: list[bytes] = []
-        self.planned: Callable[[], object] = lambda: None
-
-    def read(self) -> set[int]:
-        end = self.driver.latest(self.start)
-        if end == self.start:
-            return set()
-        tasks: list[TubeMQInputPartition] = pickle.loads(pickle.dumps(self.driver.plan(self.start, end)))
-        self.planned()
-        for task in tasks:
-            for batch in task.read():
-                self.bodies += batch.column("value").to_pylist()
-        self.start = end
-        return {wanted.partition.partition_id for task in tasks for wanted, _ in task.ranges}
-
-
 @pytest.fixture
-def run(tubemq: EmbeddedTubeMQ) -> Iterator[Run]:
-    run = Run(tubemq)
-    for number in range(2):
-        for partition in range(WIDE):
-            tubemq.send("wide", b"%d of %d" % (number, partition), partition)
-        assert run.read() == set(range(WIDE))
-    yield run
-    run.driver.stop()
+def stream(tubemq: EmbeddedTubeMQ) -> Stream:
+    """A query that has read two batches with messages of all partitions."""
+    stream = Stream(tubemq, "wide")
+    with stream.running() as run:
+        for _ in range(2):
+            fill(tubemq, "wide", WIDE)
+            assert read_next(run) == set(range(WIDE))
+    return stream
 
 
-def stored(tubemq: EmbeddedTubeMQ) -> list[bytes]:
-    return sorted(message.body for message in tubemq.messages("wide"))
+def read_next(run: StreamRun) -> set[int]:
+    """Return the partitions that the tasks of the next batch read."""
+    run.next()
+    return {partition.partition_id for wanted in ranges_of(run.tasks) for partition in wanted}
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_only_partitions_with_messages_are_read(tubemq: EmbeddedTubeMQ, run: Run, flushed: bool) -> None:
+def test_only_partitions_with_messages_are_read(tubemq: EmbeddedTubeMQ, stream: Stream, flushed: bool) -> None:
     """Near the end of its files, a broker returns half of the rest, so that one fetch may prove nothing."""
     dice = random.Random(3)
-    for count in (1, 1, 2, 3, 9, 1, 5):
-        partitions = [dice.randrange(WIDE) for _ in range(count)]
-        for number, partition in enumerate(partitions):
-            tubemq.send("wide", b"%d %d %d" % (count, number, dice.getrandbits(40)), partition)
-        if flushed:
-            tubemq.flush("wide")
-        read = run.read()
-        assert read == set(partitions) or (flushed and read == set(range(WIDE)))
-        run.driver.latest(run.start)
-        end = len(tubemq.messages("wide")) * 28
-        assert {tubemq.group_offset(GROUP, "wide", 1, partition) for partition in range(WIDE)} == {end}
-    assert sorted(run.bodies) == stored(tubemq)
+    with stream.running() as run:
+        for count in (1, 1, 2, 3, 9, 1, 5):
+            partitions = [dice.randrange(WIDE) for _ in range(count)]
+            for partition in partitions:
+                fill(tubemq, "wide", 1, partition)
+            if flushed:
+                tubemq.flush("wide")
+            found = read_next(run)
+            assert found == set(partitions) or (flushed and found == set(range(WIDE)))
+            run.latest()
+            end = len(tubemq.messages("wide")) * UNIT
+            assert {tubemq.group_offset(GROUP, "wide", 1, partition) for partition in range(WIDE)} == {end}
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "wide"))
 
 
-def test_count_proves_nothing_with_an_unreadable_entry(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    message = broker_pb.SendMessageRequestP2B(
-        clientId="c", topicName="wide", partitionId=7, data=b"\x00", flag=1, checkSum=-1, sentAddr=1
-    )
-    with raw.Raw(tubemq.broker_address(1)) as connection:
-        assert connection.call(message).success
-    tubemq.send("wide", b"after it", 3)
-    assert run.read() == set(range(WIDE))
-    assert sorted(run.bodies) == stored(tubemq)
+def test_count_proves_nothing_with_an_unreadable_entry(tubemq: EmbeddedTubeMQ, stream: Stream) -> None:
+    unreadable = [(Partition(1, "wide", 7), b"no attributes, but the flag")]
+    messages.send(EmbeddedCluster(tubemq, ServerConfig()), unreadable, flag=1)
+    fill(tubemq, "wide", 1, 3)
+    with stream.running() as run:
+        assert read_next(run) == set(range(WIDE))
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "wide"))
 
 
-def test_a_repeated_batch_has_the_same_tasks(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+def test_a_repeated_batch_has_the_same_tasks(tubemq: EmbeddedTubeMQ, stream: Stream) -> None:
     """A copy with effectivelyOnce compares the rows of a task with those of the task of the same number."""
-    for partition in (7, 2):
-        tubemq.send("wide", b"new", partition)
-    end = run.driver.latest(run.start)
-    first = [[wanted.partition for wanted, _ in task.ranges] for task in run.driver.plan(run.start, end)]
-    run.driver.stop()
-    tubemq.send("wide", b"later", 5)  # nothing can be proven any more
-    again = Run(tubemq)
-    start, logged = (StreamOffset.from_json(offset.to_json()) for offset in (run.start, end))
-    second = [[wanted.partition for wanted, _ in task.ranges] for task in again.driver.plan(start, logged)]
-    again.driver.stop()
-    assert [[one.partition_id for one in task] for task in first] == [[2], [7]]
-    assert second == first
+    fill(tubemq, "wide", 1, 7), fill(tubemq, "wide", 1, 2)
+    with stream.running() as run:
+        assert run.find_next()
+        [first] = run.plan()
+    fill(tubemq, "wide", 1, 5)  # nothing can be proven any more
+    with stream.running() as run:
+        [second] = run.plan()
+    assert [[one.partition_id for one in task] for task in ranges_of(first)] == [[2], [7]]
+    assert ranges_of(second) == ranges_of(first)
