@@ -43,24 +43,6 @@ def by_key(a: int, b: int, c: int) -> dict[str, dict[str, int]]:
     return {"t": {"1:0": a, "1:1": b}, "u": {"2:0": c}}
 
 
-@pytest.mark.parametrize(
-    ("starting", "expected"),
-    [
-        ("earliest", EARLIEST),
-        ("latest", LATEST),
-        ("group", {A: 84, B: 0, C: 280}),
-        (by_key(28, 0, 56), EARLIEST),
-        (by_key(140, 0, 280), LATEST),
-        (by_key(112, -2, -1), {A: 112, B: 0, C: 280}),
-        ({"t": "latest", "u": "earliest"}, {A: 140, B: 0, C: 56}),
-        ({"t": "Group", "u": {"2:0": 84}}, {A: 84, B: 0, C: 84}),
-    ],
-    ids=str,
-)
-def test_starting_positions(starting: Any, expected: dict[Partition, int]) -> None:
-    assert resolver(True, startingOffsets=starting).starting(AT) == expected
-
-
 def test_group_beyond_the_end_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     """A broker that lost its tail still reports the group's old position. Nobody knows what is new to the group."""
     at = AT | {A: GroupPosition(168, 140)}
@@ -69,20 +51,6 @@ def test_group_beyond_the_end_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
     assert (caught.value.asked, caught.value.offered) == (168, 140)
     assert resolver(True, startingOffsets="group", failOnDataLoss="false").starting(at)[A] == 28
     assert "[data-loss] 1:t:0: group g1 stands at 168" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("ending", "expected"),
-    [
-        ("latest", LATEST),
-        (by_key(-1, -1, -1), LATEST),
-        (by_key(84, 0, 56), {A: 84, B: 0, C: 56}),
-        ({"t": "latest", "u": {"2:0": 84}}, {A: 140, B: 0, C: 84}),
-    ],
-    ids=str,
-)
-def test_ending_positions(ending: Any, expected: dict[Partition, int]) -> None:
-    assert resolver(endingOffsets=ending).ending(EARLIEST, AT) == expected
 
 
 MISSING = "must name all partitions of the subscribed topics, "

@@ -22,10 +22,6 @@ def test_partitions_of_a_store_count_once() -> None:
     assert entries_between({A: 56}, {A: 28, B: 280}) == 0  # a lost tail, and a partition that only enters
 
 
-def test_everything_is_read_within_the_limit() -> None:
-    assert limited_ends({A: 0, C: 0}, {A: 280, C: 280}, 20, (1, "t", 0)) == ({A: 280, C: 280}, (1, "t", 0))
-
-
 def test_shares_are_proportional_to_the_backlog() -> None:
     ends, _ = limited_ends({A: 0, C: 0, S0: 0}, {A: 28 * 600, C: 28 * 300, S0: 28 * 100}, 100, None)
     assert ends == {A: 28 * 60, C: 28 * 30, S0: 28 * 10}
@@ -84,18 +80,6 @@ def test_batches_of_a_query_have_no_gap_or_overlap(growth: list[list[int]], limi
             read[partition] = until
         position = end
     assert {p: until for p, until in position.items() if p in read} == read
-
-
-def test_minimum_delays_a_batch_at_most_for_the_delay() -> None:
-    clock = ManualClock()
-    limit = RateLimit(least=10, most=None, max_delay=5.0, clock=clock)
-    assert limit.batch_end({A: 0}, {A: 28}, {}, limited=True) == {A: 28}  # a run's first batch does not wait
-    assert limit.batch_end({A: 28}, {A: 28 * 10}, {}, limited=True) == {A: 28}
-    assert limit.batch_end({A: 28}, {A: 28 * 11}, {}, limited=True) == {A: 28 * 11}
-    clock.advance(4.9)
-    assert limit.batch_end({A: 28 * 11}, {A: 28 * 12}, {}, limited=True) == {A: 28 * 11}
-    clock.advance(0.1)
-    assert limit.batch_end({A: 28 * 11}, {A: 28 * 12}, {}, limited=True) == {A: 28 * 12}
 
 
 def test_available_now_ends_where_the_stores_ended_first() -> None:

@@ -49,6 +49,7 @@ def numbers(rows: list[dict[str, object]], topic: str) -> list[int]:
         ("group", range(5, 10), range(2, 10)),
         ({"a": {"1:0": 7 * UNIT}, "b": {"1:0": -2}}, range(7, 10), range(2, 10)),
         ({"a": {"1:0": -2}, "b": {"1:0": 9 * UNIT}}, range(2, 10), range(9, 10)),
+        ({"a": "Group", "b": {"1:0": 9 * UNIT}}, range(5, 10), range(9, 10)),
     ],
 )
 @pytest.mark.parametrize("streaming", [True, False])
@@ -63,7 +64,12 @@ def test_read_begins_at_starting_offsets(
 @pytest.mark.option("startingOffsets")
 @pytest.mark.parametrize(
     ("given", "a"),
-    [("latest", []), (None, []), ({"a": {"1:0": -2}, "b": {"1:0": -1}}, list(range(2, 10)))],
+    [
+        ("latest", []),
+        (None, []),
+        ({"a": {"1:0": -2}, "b": {"1:0": -1}}, list(range(2, 10))),
+        ({"a": "earliest", "b": "latest"}, list(range(2, 10))),
+    ],
 )
 def test_stream_begins_at_the_latest_by_default(tubemq: EmbeddedTubeMQ, given: object, a: list[int]) -> None:
     """Later messages are read."""
@@ -86,6 +92,7 @@ def test_batch_reads_from_the_earliest_by_default(tubemq: EmbeddedTubeMQ) -> Non
         ("latest", range(2, 10), range(2, 10)),
         (None, range(2, 10), range(2, 10)),
         ({"a": {"1:0": 4 * UNIT}, "b": {"1:0": -1}}, range(2, 4), range(2, 10)),
+        ({"a": "latest", "b": {"1:0": 4 * UNIT}}, range(2, 10), range(2, 4)),
     ],
 )
 def test_batch_ends_at_ending_offsets(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range) -> None:

@@ -13,8 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
-from tests.without_spark.source import UNIT, Stream, bodies, fill, ranges_of, stored
-from tubemq_spark.source.offset import StreamOffset
+from tests.without_spark.source import Stream, bodies, fill, ranges_of, stored
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -225,21 +224,3 @@ def test_brokers_are_asked_for_log_ends_once_an_interval(start: Start, given: in
         assert asked.fired == (5 if each_time else 0)
         fill(tubemq, "t", 1)
         assert (run.next() is not None) is each_time
-
-
-def test_progress_report_shows_the_log_ends(start: Start) -> None:
-    """The latest offset is where the stores end, even if batches are limited."""
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 50)
-    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
-    with stream.running() as run:
-        assert run.reader.reportLatestOffset() is None
-        for read in (20, 40, 50):
-            run.next()
-            latest = StreamOffset.from_json(run.reported)
-            assert sum(latest.positions.values()) == 50 * UNIT
-            assert sum(stream.end.values()) == read * UNIT
-            assert latest.query == StreamOffset.from_json(stream.checkpoint.offsets[-1]).query
-        fill(tubemq, "t", 7)
-        run.latest()
-        assert sum(StreamOffset.from_json(run.reported).positions.values()) == 57 * UNIT
