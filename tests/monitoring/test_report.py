@@ -9,36 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.monitoring.events import BEGAN_AT, ID, RUN, offset, progress, source
+from tests.monitoring.events import ID, RUN, offset, progress, source
 from tubemq_spark.monitoring.report import Query, batch_report, end_report
-from tubemq_spark.protocol.metadata import Partition
 
 QUERY = Query(ID, RUN, "copy")
-
-
-def test_reports_rows_time_and_lag_of_each_partition() -> None:
-    event = progress(
-        source(offset({"1:0": 280, "1:1": 56}), offset({"1:0": 560, "1:1": 56}), rows=12), batch=7, sink_rows=11
-    )
-    report = batch_report(event.progress)
-    assert report.query == QUERY
-    assert (report.batch, report.began, report.seconds, report.sink_rows) == (7, BEGAN_AT, 2.0, 11)
-    (one,) = report.sources
-    assert (one.number, one.rows, dict(one.counters)) == (0, 12, {})
-    assert {each.partition: (each.position, each.log_end, each.lag) for each in one.partitions} == {
-        Partition(1, "demo", 0): (280, 560, 10),
-        Partition(1, "demo", 1): (56, 56, 0),
-    }
-
-
-def test_reports_the_counters_of_the_driver() -> None:
-    counters = {"retries": 3, "claimWaits": 1, "losses": 0, "lostEntries": 0}
-    (one,) = batch_report(progress(source(offset({"1:0": 28}), offset({"1:0": 28}, counters))).progress).sources
-    assert one.counters == counters
-
-
-def test_without_an_accumulator_tasks_report_nothing() -> None:
-    assert batch_report(progress(source(offset({"1:0": 28}), None)).progress).task_counts == {}
 
 
 @pytest.mark.parametrize("spelled", [json.dumps, str], ids=["JSON", "Python"])

@@ -61,21 +61,6 @@ def test_messages_equal_those_that_inlongs_own_class_reads(name: str) -> None:
     assert [(dict(head.attributes), body) for head, body in messages(golden(name))] == theirs
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if name[:2] in ("v0", "v1", "v2") and name.endswith(("plain", "snappy"))]
-)
-def test_heads_of_captured_packs(name: str) -> None:
-    (one, bodies), (other, others) = unpack(golden(name), ZoneInfo("Asia/Shanghai"))
-    assert bodies.to_pylist() == [b"first", b"", b"again " * 200]
-    assert others.to_pylist() == [b"another"]
-    assert (one.group, one.stream) == ("g_one", "s_one")
-    assert one.time == microseconds("2024-02-29T23:59:00.123+00:00")
-    assert one.attributes["NodeIP"] == "127.0.0.1"
-    assert (other.group, other.stream) == ("b_other", "t_other")
-    assert other.time == microseconds("2024-02-29T23:59:00+08:00")
-    assert other.attributes["note"] == "\0größer \u503c \N{GRINNING FACE}"
-
-
 @pytest.mark.parametrize("form", ["plain", "snappy"])
 def test_heads_of_binary_packs(form: str) -> None:
     time = microseconds("2024-02-29T23:59:00+00:00")

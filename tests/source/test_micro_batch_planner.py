@@ -70,14 +70,6 @@ def test_offsets_of_two_queries_are_refused(new_planner: NewPlanner) -> None:
         new_planner().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))
 
 
-def test_checkpoint_with_an_unsubscribed_topic_is_refused(new_planner: NewPlanner) -> None:
-    gone = StreamOffset("q", {A: 28, Partition(1, "gone", 0): 28})
-    with pytest.raises(ConfigError, match="positions of partitions of gone that options 'subscribe'"):
-        new_planner().latest(gone)
-    with pytest.raises(ConfigError, match="positions of partitions of gone"):
-        new_planner().plan(gone, gone)
-
-
 def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner) -> None:
     """Partitions that appear then are read from their earliest position."""
     planner = new_planner(starting=Bound("startingOffsets", "latest"))

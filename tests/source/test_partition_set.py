@@ -7,10 +7,6 @@ from tubemq_spark.errors import DataLossError
 from tubemq_spark.source.partition_set import PartitionState
 
 
-def test_committed_position_is_stored_if_nothing_was_lost() -> None:
-    assert PartitionState().stored(280) == 280
-
-
 def test_accepted_loss_replaces_the_position_until_the_next_batch_is_committed() -> None:
     """Spark passes the old position once more, then the end of the batch behind the loss."""
     loss = DataLossError("lost", topic="t", broker_id=1, partition=0, asked=280, offered=140)
