@@ -223,11 +223,6 @@ def test_protocol_and_client_work_without_pyspark() -> None:
     run_python(f"import importlib, sys; sys.modules['pyspark'] = None; [*map(importlib.import_module, {names})]")
 
 
-def test_the_package_can_be_imported_without_pyspark() -> None:
-    code = "import sys; sys.modules['pyspark'] = None; import tubemq_spark; print(tubemq_spark.__version__)"
-    assert len(run_python(code)) == 1
-
-
 def test_public_names_are_imported_on_first_use() -> None:
     code = "import sys, tubemq_spark; print('pyspark' in sys.modules, tubemq_spark.restore.__module__)"
     assert run_python(code) == ["False", "tubemq_spark.sink.restore"]

@@ -68,12 +68,6 @@ def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
     assert "fixture 'tubemq' not found" in done.stdout
 
 
-def test_a_users_own_fixture_of_the_name_wins(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("import pytest\n\n@pytest.fixture\ndef tubemq():\n    return 'mine'\n")
-    (tmp_path / "test_it.py").write_text("def test_it(tubemq):\n    assert tubemq == 'mine'\n")
-    assert passed(run_pytest(tmp_path)) == 1
-
-
 def test_only_what_is_used_is_imported(tmp_path: Path) -> None:
     """Nothing slow before the fixture is used, and no client after it."""
     (tmp_path / "test_it.py").write_text(

@@ -86,12 +86,6 @@ def test_a_tag_of_a_release_is_the_version(clone: Path, tag: str, expected: str)
     assert hatch(clone, "version") == expected
 
 
-def test_commits_behind_a_release_lead_to_the_next(clone: Path) -> None:
-    run(clone, "git", "tag", "v1.2.3")
-    commit(clone)
-    assert hatch(clone, "version").startswith("1.2.4.dev1+g")
-
-
 @pytest.mark.parametrize("tag", ["nightly-99", "very-old", "v9"])
 def test_other_tags_do_not_count(clone: Path, tag: str) -> None:
     run(clone, "git", "tag", "v1.2.3")

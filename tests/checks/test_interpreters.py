@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from tests.checks.planted import FAULTS, Ground
 from tubemq_spark.checks.interpreters import check_variables, check_workers, describe, this_interpreter
 
 DRIVER = this_interpreter()
@@ -44,10 +43,3 @@ def test_workers_need_an_interpreter(monkeypatch: pytest.MonkeyPatch, command: s
     (result,) = check_workers(DRIVER)
     assert (result.state, result.check) == ("failed", "interpreter")
     assert "PYSPARK_PYTHON" in result.remedy
-
-
-@pytest.mark.parametrize("name", ["package_missing_on_executors", "old_protobuf_on_executors"])
-def test_faults_of_the_workers_interpreter_are_found_without_spark(ground: Ground, name: str) -> None:
-    FAULTS[name].plant(ground)
-    results = check_workers(DRIVER)
-    assert {result.check for result in results if result.state != "ok"} == FAULTS[name].finds

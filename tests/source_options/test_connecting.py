@@ -117,6 +117,12 @@ def secure(authority: Authority, server_cert: Certificate) -> Iterator[EmbeddedT
         yield tubemq
 
 
+@pytest.fixture
+def known(authority: Authority, client_cert: Certificate) -> dict[str, object]:
+    """The options of a client that the cluster accepts."""
+    return {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client_cert.cert, "tubemq_tls_key": client_cert.key}
+
+
 def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
     """Return how many rows are read over TLS."""
     options = {"tubemq_master": tubemq.tls_master, "tubemq_tls_enabled": "true", "tubemq_retry_maxElapsedMs": 0}
@@ -124,31 +130,24 @@ def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
 
 
 @pytest.mark.option("tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert", "tubemq.tls.key")
-def test_two_way_tls_needs_all_certificates(
-    secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
-) -> None:
+def test_two_way_tls_needs_all_certificates(secure: EmbeddedTubeMQ, known: dict[str, object]) -> None:
     """Without any one of them, the connection fails."""
-    whole = {
-        "tubemq_tls_ca": authority.own.cert,
-        "tubemq_tls_cert": client_cert.cert,
-        "tubemq_tls_key": client_cert.key,
-    }
-    assert read_securely(secure, **whole) == 5
+    assert read_securely(secure, **known) == 5
     for left_out in (["tubemq_tls_ca"], ["tubemq_tls_cert", "tubemq_tls_key"]):
         with pytest.raises(TubeMQError):
-            read_securely(secure, **{name: value for name, value in whole.items() if name not in left_out})
+            read_securely(secure, **{name: value for name, value in known.items() if name not in left_out})
     with pytest.raises(TubeMQError):
         read_batch(secure, "t", tubemq_master=secure.tls_master, tubemq_retry_maxElapsedMs=0)
 
 
 @pytest.mark.option("tubemq.tls.keyPassword")
 def test_key_may_be_encrypted(
-    secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate, tmp_path: Path
+    secure: EmbeddedTubeMQ, known: dict[str, object], client_cert: Certificate, tmp_path: Path
 ) -> None:
     locked = tmp_path / "locked.key"
     encrypt = ("openssl", "pkey", "-in", client_cert.key, "-aes256", "-passout", "pass:s3cret", "-out", locked)
     subprocess.run(encrypt, check=True, capture_output=True)
-    given = {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client_cert.cert, "tubemq_tls_key": locked}
+    given = {**known, "tubemq_tls_key": locked}
     assert read_securely(secure, **given, tubemq_tls_keyPassword="s3cret") == 5
     for password in (None, "another"):
         with pytest.raises(TubeMQError, match=r"tubemq\.tls\.key") as caught:
@@ -157,17 +156,9 @@ def test_key_may_be_encrypted(
 
 
 @pytest.mark.option("tubemq.tls.verifyHostname")
-def test_verify_hostname_checks_the_certificates_host(
-    secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
-) -> None:
+def test_verify_hostname_checks_the_certificates_host(secure: EmbeddedTubeMQ, known: dict[str, object]) -> None:
     """The certificate names 127.0.0.1; the server can also be reached as localhost."""
-    master = secure.tls_master.replace("127.0.0.1", "localhost")
-    given = {
-        "tubemq_master": master,
-        "tubemq_tls_ca": authority.own.cert,
-        "tubemq_tls_cert": client_cert.cert,
-        "tubemq_tls_key": client_cert.key,
-    }
+    given = {**known, "tubemq_master": secure.tls_master.replace("127.0.0.1", "localhost")}
     for verify in (None, "true"):
         with pytest.raises(TubeMQError, match="localhost"):
             read_securely(secure, **given, tubemq_tls_verifyHostname=verify)
