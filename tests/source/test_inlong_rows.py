@@ -81,6 +81,38 @@ def test_each_message_of_a_pack_is_a_row() -> None:
     assert len(set(keys)) == 5
 
 
+def test_rows_do_not_depend_on_batching() -> None:
+    packs = [message(pack_grouped(1, [(ONE, b"%d" % n)] * n), message_id=n) for n in range(5)]
+    one_by_one = [row for pack in packs for row in rows(maker(), [pack])]
+    assert rows(maker(), packs) == one_by_one
+    assert len(one_by_one) == 10
+
+
+def good_and_bad() -> list[Any]:
+    """Messages that are not a pack, or have a wrong check sum or header, between packs."""
+    wrong_sum = message(pack_grouped(1, [(ONE, b"lost")]), message_id=3)
+    wrong_sum.checkSum ^= 1
+    return [
+        message(pack_grouped(1, [(ONE, b"a")]), message_id=1),
+        message(b"no pack", b"$msgType$=x,k=v", message_id=2),
+        wrong_sum,
+        message(b"\x00\x00\x00\x09two", message_id=4, flag=1),
+        message(pack_grouped(1, [(ONE, b"b"), (ONE, b"c")]), message_id=5),
+    ]
+
+
+def test_message_that_is_not_a_pack_is_kept_unchanged() -> None:
+    """It is one row with the message's own columns."""
+    bad = good_and_bad()[1:4]
+    found = rows(maker(corrupt="keep"), good_and_bad())
+    assert [row["message_id"] for row in found] == [1, 2, 3, 4, 5, 5]
+    assert [row["corrupt"] for row in found] == [False, True, True, True, False, False]
+    assert [row["value"] for row in found[1:4]] == [b"no pack", bad[1].payLoadData, bad[2].payLoadData]
+    assert [row["msg_type"] for row in found[1:4]] == ["x", None, None]
+    assert found[1]["attributes"] == [("k", "v")]
+    assert all(row[name] is None for row in found[1:4] for name in INLONG)
+
+
 @pytest.mark.parametrize("corrupt", ["fail", "skip", "keep"])
 def test_packs_of_unwanted_types_are_not_unpacked(corrupt: str) -> None:
     reader = maker(corrupt=corrupt, msg_types={"clicks": frozenset({"y"})})

@@ -22,6 +22,10 @@ def test_partitions_of_a_store_count_once() -> None:
     assert entries_between({A: 56}, {A: 28, B: 280}) == 0  # a lost tail, and a partition that only enters
 
 
+def test_everything_is_read_within_the_limit() -> None:
+    assert limited_ends({A: 0, C: 0}, {A: 280, C: 280}, 20, (1, "t", 0)) == ({A: 280, C: 280}, (1, "t", 0))
+
+
 def test_shares_are_proportional_to_the_backlog() -> None:
     ends, _ = limited_ends({A: 0, C: 0, S0: 0}, {A: 28 * 600, C: 28 * 300, S0: 28 * 100}, 100, None)
     assert ends == {A: 28 * 60, C: 28 * 30, S0: 28 * 10}
