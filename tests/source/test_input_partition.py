@@ -116,7 +116,8 @@ def test_count_proves_nothing_with_an_unreadable_entry(tubemq: EmbeddedTubeMQ, s
 
 def test_a_repeated_batch_has_the_same_tasks(tubemq: EmbeddedTubeMQ, stream: Stream) -> None:
     """A copy with effectivelyOnce compares the rows of a task with those of the task of the same number."""
-    fill(tubemq, "wide", 1, 7), fill(tubemq, "wide", 1, 2)
+    for partition in (7, 2):
+        fill(tubemq, "wide", 1, partition)
     with stream.running() as run:
         assert run.find_next()
         [first] = run.plan()
