@@ -19,9 +19,9 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        from importlib.metadata import version
+        import tubemq_spark as package
 
-        print(f"tubemq-spark {version('tubemq-spark')}")
+        print(f"tubemq-spark {package.__version__}")
         raise typer.Exit
 
 
