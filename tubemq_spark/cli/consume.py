@@ -176,7 +176,7 @@ def find(
     if not (message_id or attribute or text is not None):
         raise ConfigError("give at least one condition: --id, --attribute or --text")
     begin, end = parse_place(since, "--since"), parse_place(until, "--until")
-    wanted = parse_attributes(attribute or (), "--attribute")
+    wanted = parse_attributes(attribute)
     part = (text or "").encode()
 
     def matches(message: Message) -> bool:

@@ -64,15 +64,15 @@ def parse_partition(text: str, topic: str, name: str) -> Partition:
         raise ConfigError(f"{name} is {text!r}; expected brokerId:partitionId, for example 1:0") from None
 
 
-def parse_attributes(texts: Iterable[str], name: str) -> dict[str, str]:
-    """Return `KEY=VALUE` texts as attributes; raise `ConfigError` that names the option."""
+def parse_attributes(texts: Iterable[str] | None) -> dict[str, str]:
+    """Return the attributes that `--attribute KEY=VALUE` names; raise `ConfigError` for others."""
     found: dict[str, str] = {}
-    for text in texts:
+    for text in texts or ():
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise ConfigError(f"{name} {text!r} is not KEY=VALUE")
+            raise ConfigError(f"--attribute {text!r} is not KEY=VALUE")
         if key in found:
-            raise ConfigError(f"{name} {key!r} is given twice")
+            raise ConfigError(f"--attribute {key!r} is given twice")
         found[key] = value
     return found
 

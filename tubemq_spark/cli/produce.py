@@ -108,7 +108,7 @@ def produce(
     except ValueError:
         raise ConfigError(f"--time is {msg_time!r}; expected a time such as 2026-11-22T10:00") from None
     key_bytes = None if key is None else key.encode()
-    template = Record(b"", key_bytes, msg_type, minute, parse_attributes(attribute or (), "--attribute") or None)
+    template = Record(b"", key_bytes, msg_type, minute, parse_attributes(attribute) or None)
     target = None if partition is None else parse_partition(partition, topic, "--partition")
     for path in files or ():
         if str(path) != "-" and (path.is_dir() or not os.access(path, os.R_OK)):
