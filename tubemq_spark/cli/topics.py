@@ -42,6 +42,25 @@ def _check_name(name: str) -> str:
     return name
 
 
+def _check_retention(policy: str | None) -> str | None:
+    if policy is None:
+        return None
+    found = _RETENTION.fullmatch(policy)
+    if found is None or not 0 < int(found[1]) * _SECONDS[found[2]] <= _MAX_RETENTION:
+        raise ConfigError(
+            f"--retention is {policy!r}; expected delete,TIME with a whole number of s, m or h, at most 168h, for "
+            "example delete,72h"
+        )
+    return policy
+
+
+def _retention(default: str) -> Any:
+    return typer.Option(
+        "--retention", metavar="POLICY", help="When messages are deleted, for example delete,168h.",
+        show_default=default, callback=_check_retention,
+    )  # fmt: skip
+
+
 Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False, callback=_check_name)]
 Wait = Annotated[
     float, typer.Option("--wait", min=0, help="Seconds to wait until the brokers have applied the change.")
@@ -85,15 +104,6 @@ def _ids(rows: Iterable[Mapping[str, Any]]) -> list[int]:
     return [one["broker_id"] for one in rows]
 
 
-def _check_retention(policy: str) -> None:
-    found = _RETENTION.fullmatch(policy)
-    if found is None or not 0 < int(found[1]) * _SECONDS[found[2]] <= _MAX_RETENTION:
-        raise ConfigError(
-            f"--retention is {policy!r}; expected delete,TIME with a whole number of s, m or h, at most 168h, for "
-            "example delete,72h"
-        )
-
-
 _Step = tuple[str, Iterable[int], Mapping[str, object]]
 """A call of the API: its method, the brokers, and further parameters."""
 
@@ -125,8 +135,6 @@ def configure_topic(
     admin: AdminApi, name: str, partitions: int, stores: int, brokers: Collection[int], retention: str | None
 ) -> list[int]:
     """Configure the topic on `brokers`, by default on all, and send it to them. Return the ids of the brokers."""
-    if retention is not None:
-        _check_retention(retention)
     known = admin.brokers()
     if unknown := sorted(set(brokers) - known.keys()):
         raise ConfigError(f"there is no broker {joined(unknown)}; the brokers are {joined(sorted(known))}")
@@ -145,8 +153,6 @@ def change_topic(
     admin: AdminApi, name: str, partitions: int | None, stores: int | None, retention: str | None
 ) -> list[int]:
     """Change what is not None on all brokers of the topic, and send it to them. Return the ids of the brokers."""
-    if retention is not None:
-        _check_retention(retention)
     parameters = {"partitions": "numPartitions", "stores": "numTopicStores", "retention": "deletePolicy"}
     given = {"partitions": partitions, "stores": stores, "retention": retention}
     wanted = {key: value for key, value in given.items() if value is not None}
@@ -235,11 +241,7 @@ def create_topic(
         list[int] | None,
         typer.Option("--broker", help="The id of a broker; may be repeated.", show_default="all brokers"),
     ] = None,
-    retention: Annotated[
-        str | None,
-        typer.Option("--retention", metavar="POLICY", help="When messages are deleted, for example delete,168h.",
-                     show_default="the brokers' setting"),
-    ] = None,
+    retention: Annotated[str | None, _retention("the brokers' setting")] = None,
     wait: Wait = 120.0,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -267,11 +269,7 @@ def alter_topic(
     stores: Annotated[
         int | None, typer.Option("--stores", min=1, help="Stores on each broker.", show_default="unchanged")
     ] = None,
-    retention: Annotated[
-        str | None,
-        typer.Option("--retention", metavar="POLICY", help="When messages are deleted, for example delete,168h.",
-                     show_default="unchanged"),
-    ] = None,
+    retention: Annotated[str | None, _retention("unchanged")] = None,
     wait: Wait = 120.0,
 ) -> None:  # fmt: skip
     """Give a topic more partitions or stores, or another retention, on all its brokers; wait until they have it.
