@@ -9,8 +9,8 @@ from __future__ import annotations
 import typer
 
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.lag import states_by_group, total_lag, warn_of_missing
-from tubemq_spark.cli.output import print_result, print_rows
+from tubemq_spark.cli.lag import missing, states_by_group, total_lag
+from tubemq_spark.cli.output import note, print_result, print_rows
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
 from tubemq_spark.cli.reading import TEMPORARY
 from tubemq_spark.cli.topics import existing
@@ -31,7 +31,8 @@ def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json =
     temporary ones of these commands.
     """
     brokers = connection.admin.brokers()
-    warn_of_missing(brokers)
+    if warning := missing(brokers):
+        note(warning)
     found = states_by_group(connection.admin, brokers, topic=topic)
     only_read = {name.removesuffix(look_group("")) for name in found}  # batch reads leave no position of the group
     hidden = {name for group in {*found, *only_read} for name in working_groups(group)}

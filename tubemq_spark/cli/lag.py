@@ -102,13 +102,8 @@ def states_by_group(
     return known
 
 
-def warn_of_missing(brokers: Brokers) -> None:
-    """Say which brokers are down, because `states_by_group` lacks their partitions."""
-    if warning := _missing(brokers):
-        note(warning)
-
-
-def _missing(brokers: Brokers) -> str:
+def missing(brokers: Brokers) -> str:
+    """Return a warning of brokers that are down, because `states_by_group` lacks their partitions."""
     down = sorted(broker_id for broker_id, status in brokers.items() if _is_down(status))
     return f"warning: broker {joined(down)} is down, and its partitions are missing here" if down else ""
 
@@ -134,18 +129,6 @@ def _of_known_topics(states: Iterable[GroupState], topic: str | None) -> list[Gr
     wanted = [state for state in states if topic in (None, state.partition.topic)]
     known = {state.partition.topic for state in wanted if state.position is not None or state.holder}
     return sorted((state for state in wanted if state.partition.topic in known), key=lambda state: state.partition)
-
-
-def group_states(admin: AdminApi, brokers: Brokers, group: str, topic: str | None = None) -> list[GroupState]:
-    """Return the states of one group. Raise `AdminError` if no broker knows it, else as `AdminApi`."""
-    states = states_by_group(admin, brokers, group, topic).get(group)
-    if states is None:
-        what = "" if topic is None else f" in topic {topic}"
-        raise AdminError(
-            f"no broker has a position of group {group}{what}. Check the name; a new group appears after some seconds, "
-            "and an unused one is dropped after weeks"
-        )
-    return states
 
 
 def total_lag(states: Iterable[GroupState]) -> int:
@@ -179,10 +162,8 @@ def lag(
     Uses the HTTP APIs of master and brokers.
     """
     if not watch:
-        brokers = connection.admin.brokers()
-        warn_of_missing(brokers)
-        states = group_states(connection.admin, brokers, group, topic)
-        if warning := _beyond_the_end(states):
+        states, warning = _look(connection.admin, group, topic)
+        if warning:
             note(warning)
         if as_json:
             print_json(*(state.as_json() for state in states))
@@ -228,12 +209,19 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
 
 
 def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupState], str]:
+    """Return the states of one group, and warnings. Raise `AdminError` if no broker knows it, else as `AdminApi`."""
     brokers = admin.brokers()
-    warning = _missing(brokers)
+    warning = missing(brokers)
     try:
-        states = group_states(admin, brokers, group, topic)
-    except AdminError as error:
-        raise AdminError(f"{error}. {warning}" if warning else str(error)) from None
+        states = states_by_group(admin, brokers, group, topic).get(group)
+        if states is None:
+            what = "" if topic is None else f" in topic {topic}"
+            raise AdminError(
+                f"no broker has a position of group {group}{what}. Check the name; a new group appears after some "
+                "seconds, and an unused one is dropped after weeks"
+            )
+    except (AdminError, TransportError) as error:
+        raise type(error)(f"{error}. {warning}" if warning else str(error)) from None
     return states, "; ".join(filter(None, (warning, _beyond_the_end(states))))
 
 
