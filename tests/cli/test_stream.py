@@ -22,7 +22,7 @@ def test_a_spark_that_does_not_start_is_not_waited_for_without_end(
     monkeypatch.setattr(stream, "START_TIMEOUT", 0.05)
     with (
         pytest.raises(TubeMQError, match=r"did not start within 0\.05 s.* has room"),
-        stream.local_session(tmp_path, tmp_path / "log"),
+        stream.local_session(tmp_path),
     ):
         pass
     never.set()

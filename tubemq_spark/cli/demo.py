@@ -87,17 +87,17 @@ def demo(
         tempfile.TemporaryDirectory(prefix="tubemq-demo-", ignore_cleanup_errors=True) as folder,
         EmbeddedTubeMQ() as tubemq,
     ):
-        log = Path(folder) / "spark.log"
         try:
             # Ctrl-C arrives in the main thread. Within a call of Spark it would break the connection to the JVM.
             with display.live, ThreadPoolExecutor(1) as pool:
-                streaming = pool.submit(_stream, tubemq, display, Path(folder), log, seconds, stop)
+                streaming = pool.submit(_stream, tubemq, display, Path(folder), seconds, stop)
                 try:
                     rows = streaming.result()
                 except KeyboardInterrupt:
                     stop.set()
                     raise
         except TubeMQError:
+            log = Path(folder) / "spark.log"
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             print("\n".join(lines[-20:]), file=sys.stderr)
             raise
@@ -111,9 +111,7 @@ def demo(
     )
 
 
-def _stream(
-    tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, seconds: float, stop: threading.Event
-) -> int:
+def _stream(tubemq: EmbeddedTubeMQ, display: Display, folder: Path, seconds: float, stop: threading.Event) -> int:
     """Run the demo until `seconds` after the first rows, or until `stop`. Return the number of rows."""
     from tubemq_spark.cli.stream import local_session, spark_errors
 
@@ -122,7 +120,7 @@ def _stream(
     display.status = "starting Spark ..."
     rows: list[Sequence[str]] = []
     chance, sent = random.Random(20), 0
-    with local_session(folder, log) as session, spark_errors("the query failed"):
+    with local_session(folder) as session, spark_errors("the query failed"):
 
         def collect(frame: DataFrame, number: int) -> None:
             began = time.monotonic()

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +23,6 @@ from tubemq_spark.client.consumer.probe import PartitionPosition
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @connected()
@@ -93,6 +89,7 @@ def redrive(
     if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
         raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
+    from tubemq_spark.cli.stream import local_session, spark_errors
     from tubemq_spark.sink.dead_letter import ADVICE
     from tubemq_spark.sink.restore import restore
 
@@ -107,7 +104,12 @@ def redrive(
         last = [(one, end - UNIT) for one, end in ends.items() if starts[one] < end]
         first_ids = member.first_ids([*starts.items(), *last])
         try:
-            with _local_spark() as spark:
+            note("starting Spark ...")
+            with (
+                tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder,
+                local_session(Path(folder), "tubemq-spark redrive") as spark,
+                spark_errors(),
+            ):
                 source = {
                     **connection.options,
                     "tubemq.group": reader,
@@ -199,16 +201,6 @@ def _starts(
             "--group, or --from"
         )
     return starts
-
-
-@contextmanager
-def _local_spark() -> Iterator[SparkSession]:
-    from tubemq_spark.cli.stream import local_session, spark_errors
-
-    with tempfile.TemporaryDirectory(prefix="tubemq-redrive-", ignore_cleanup_errors=True) as folder:
-        note("starting Spark ...")
-        with local_session(Path(folder), Path(folder) / "spark.log", "tubemq-spark redrive") as spark, spark_errors():
-            yield spark
 
 
 def check_unchanged(

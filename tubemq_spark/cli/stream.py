@@ -25,8 +25,9 @@ START_TIMEOUT = 120.0  # seconds; usual are 5 to 20
 
 
 @contextmanager
-def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> Iterator[SparkSession]:
-    """Yield a session with its files in `folder`, and its output in `log`. Raise `TubeMQError` if it does not start."""
+def local_session(folder: Path, name: str = "tubemq-spark demo") -> Iterator[SparkSession]:
+    """Yield a session with its files in `folder`, and its output in the file `spark.log` there. Raise `TubeMQError` if
+    it does not start."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages of this interpreter
     builder = (
         SparkSession.builder.master("local[2]")
@@ -41,7 +42,7 @@ def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> I
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    with _standard_error_to(log):  # Spark's processes inherit it
+    with _standard_error_to(folder / "spark.log"):  # Spark's processes inherit it
         with spark_errors("Spark did not start"):
             session = _start(builder)
         try:
