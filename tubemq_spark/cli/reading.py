@@ -34,10 +34,8 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.row_format import MAX_UNPACKED
-
-Positions = Mapping[Partition, int]
-"""Bytes of the index by partition."""
 
 R = TypeVar("R", bound="TopicReader")
 
