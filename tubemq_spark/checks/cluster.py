@@ -100,14 +100,15 @@ def _matching(settings: CheckSettings, pattern: re.Pattern[str]) -> Generator[Ch
         return settings
     if not topics:
         yield warning("topic", pattern.pattern, "no topic matches option 'subscribePattern'", "create a topic")
-    return replace(settings, topics=topics, filters=types_of(topics, settings.given_filters))
+    return replace(settings, topics=topics)
 
 
 def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, None, bool]:
     """Yield the results for topics and group. Return True if no other request can succeed."""
     group = settings.group or f"spark_check_{random.getrandbits(48):012x}"
+    filters = types_of(settings.topics, settings.filters)
     try:
-        with found.noting(ConsumerSession(settings.client, group, settings.topics, settings.filters)) as session:
+        with found.noting(ConsumerSession(settings.client, group, settings.topics, filters)) as session:
             layouts = session.deployed()
     except TubeMQError as error:
         result = _of_error(error, settings)

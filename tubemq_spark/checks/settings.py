@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from tubemq_spark.client.settings import MASTER, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.option_definition import Option, check_names
 from tubemq_spark.sink.options import DEAD_LETTER_TOPIC, SINK_OPTIONS, TOPIC, SinkOptions
+from tubemq_spark.source.option_parsers import Filters
 
 T = TypeVar("T")
 
@@ -25,17 +25,16 @@ _REMEDY = "correct the option; docs/options.md lists all of them"
 class CheckSettings:
     """What the checks are about.
 
-    `topics` are read in `group`, with message types `filters` by topic; without a group the checks use a new name. If a
-    `pattern` names the topics, `given_filters` are those of option `filters`, with None for all topics.
+    `topics`, or those that match `pattern`, are read in `group`; without a group the checks use a new name. `filters`
+    are the message types by topic, with None for all topics.
     `written` are the topics that a sink writes. Both may be empty: then only servers are checked.
     """
 
     client: ClientSettings
     topics: tuple[str, ...] = ()
     group: str | None = None
-    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    filters: Filters = field(default_factory=dict)
     pattern: re.Pattern[str] | None = None
-    given_filters: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
 
 
@@ -59,12 +58,9 @@ def check_settings(raw: Mapping[str, str]) -> tuple[list[CheckResult], CheckSett
         return results, None
     assigned = _value(source.ASSIGN, raw) or ()
     topics = _value(source.SUBSCRIBE, raw) or tuple(sorted({partition.topic for partition in assigned}))
-    pattern, given = _value(source.SUBSCRIBE_PATTERN, raw), _value(source.FILTERS, raw) or {}
-    filters: Mapping[str, tuple[str, ...]] = {}
-    with suppress(ConfigError):
-        filters = source.filters_of(topics, given, pattern)
+    pattern, filters = _value(source.SUBSCRIBE_PATTERN, raw), _value(source.FILTERS, raw) or {}
     written = tuple(topic for option in (TOPIC, DEAD_LETTER_TOPIC) if (topic := _value(option, raw)))
-    return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, pattern, given, written)
+    return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, pattern, written)
 
 
 def _client_alone(raw: Mapping[str, str], why: str) -> tuple[list[CheckResult], CheckSettings | None]:
