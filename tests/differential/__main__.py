@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.differential`` plays thousands of random scripts on the embedded TubeMQ and on a real one.
 
-It prints the number of scripts and replies, and each kind of difference with its smallest script. The release is 1.2.0,
+It prints the number of scripts and replies, and each kind of difference with its shortest script. The release is 1.2.0,
 or that of the server jars in the folder TUBEMQ_SERVER_JARS. The exit status is 1 if anything differs.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tests.differential.bench import Bench, Results
+from tests.differential.findings import findings, report
 from tests.differential.generate import FAMILIES, scripts
 from tests.differential.script import Script
 from tests.differential.servers import MAX_STORES, Server, embedded, real
-from tests.differential.shrink import findings, report
 
 
 def main() -> int:
@@ -34,10 +34,7 @@ def main() -> int:
             print(f"{', '.join(names)}: {_counts(results)}, {time.monotonic() - begin:.0f} s", flush=True)
             total += results
         print(f"all: {_counts(total)}; {bench.stores} stores")
-        if given.codes:
-            for call, count in sorted(total.codes.items()):
-                print(f"  {count:6} {call}")
-        found = findings(bench, total.differences, given.shrink)
+        found = findings(bench, total.differences)
     for finding in found:
         print(f"\n{report(finding)}")
     return 1 if found or total.abandoned else 0
@@ -81,8 +78,6 @@ def _arguments() -> argparse.Namespace:
         "--against", choices=["embedded", "real"], default="embedded", help="real: show unsteady replies"
     )
     parser.add_argument("--stores", type=int, default=MAX_STORES // 6, help="stores of each topic")
-    parser.add_argument("--shrink", type=int, default=20, help="kinds of difference to shrink (20)")
-    parser.add_argument("--codes", action="store_true", help="print the codes of the replies")
     return parser.parse_args()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -47,8 +47,6 @@ class Results:
     """Plays that were stopped because a timer flushed the store or ended claims."""
     abandoned: int = 0
     """Scripts that were disturbed in each attempt, or found no store."""
-    codes: Counter[str] = field(default_factory=Counter)
-    """The number of replies of the first server, by call and code."""
     differences: list[Difference] = field(default_factory=list)
 
     def __iadd__(self, more: Results) -> Results:
@@ -56,7 +54,6 @@ class Results:
         self.calls += more.calls
         self.disturbed += more.disturbed
         self.abandoned += more.abandoned
-        self.codes += more.codes
         self.differences += more.differences
         return self
 
@@ -177,7 +174,6 @@ class Bench:
             return
         for index, step in steps:
             results.calls += 1
-            results.codes[f"{step['call']} {one[index].get('errCode', one[index].get('status', 'other'))}"] += 1
             if differing(one[index], other[index]):
                 replies = (one[index], other[index])
                 was_empty = play.players[0].began_at == 0

@@ -50,13 +50,6 @@ class Script:
                 phases[-1].append((index, step))
         return phases
 
-    def without(self, indices: set[int]) -> Script:
-        """Return the script without some of its calls; barriers stay."""
-        return Script(
-            self.layout,
-            tuple(step for i, step in enumerate(self.steps) if i not in indices or step["call"] in _BARRIERS),
-        )
-
     def up_to(self, index: int) -> Script:
         return Script(self.layout, self.steps[: index + 1])
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import pytest
 
 from tests.differential.bench import Bench
+from tests.differential.findings import findings, report
 from tests.differential.generate import FAMILIES, scripts
 from tests.differential.regressions import REGRESSIONS
 from tests.differential.script import Script
 from tests.differential.servers import Embedded, Real
-from tests.differential.shrink import findings, report
 
 pytestmark = pytest.mark.real
 
@@ -43,7 +43,7 @@ def assert_equal(bench: Bench, scripts: Sequence[Script], *, empty: bool = False
     a timer fires in the middle of a script, or two ids that contain the time fall into one millisecond.
     """
     results = bench.run(scripts, empty=empty)
-    found = findings(bench, results.differences, limit=5)
+    found = findings(bench, results.differences)
     text = "\n\n".join(map(report, found))
     print(text)
     assert all(finding.is_steady is False for finding in found), text
