@@ -18,5 +18,5 @@ acknowledged. The samples show whether memory, file descriptors, threads, connec
 | `ledger` | compares what was sent with what the outputs have |
 | `samples` | what the processes and servers use |
 | `flatness` | compares two windows of the samples |
-| `report` | the table and the plot |
+| `report` | the table |
 """

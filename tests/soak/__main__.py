@@ -5,7 +5,7 @@
     python -m tests.soak --minutes 3 --rate 100       tries the programs out; too short to judge what grows
 
 The release is 1.2.0, or the one whose server jars are in the folder TUBEMQ_SERVER_JARS. The output folder has the
-samples, the faults, the logs, the verdict, a table and a plot. The status is 1 if anything is wrong.
+samples, the faults, the logs, the verdict and a table. The status is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -193,13 +193,6 @@ def main() -> int:
     (folder / report.VERDICT).write_text(verdict.to_json())
     told = report.table(verdict.comparisons)
     (folder / report.TABLE).write_text(f"{told}\n")
-    windows = (verdict.first, verdict.last)
-    report.draw(
-        report.read_lines(folder / report.SAMPLES),
-        report.read_lines(folder / report.FAULTS),
-        windows,
-        folder / report.PLOT,
-    )
     print(told)
     for name, finding in verdict.findings.items():
         print(f"{name}: {finding}")

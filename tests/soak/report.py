@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table and the plot of a run.
+"""The table of a run.
 
-python -m tests.soak.report build/soak            makes them from the files of a run again
-python -m tests.soak.report build/soak --publish  also puts them into docs/reliability.md and docs/images
+python -m tests.soak.report build/soak            makes it from the files of a run again
+python -m tests.soak.report build/soak --publish  also puts it into docs/reliability.md
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.png import save
-from tests.soak.flatness import Comparison, Sample, compare
+from tests.soak.flatness import Comparison, compare
 from tests.soak.ledger import Finding
 from tests.soak.samples import QUANTITIES
 from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window
 
 PAGE = Path(__file__).parents[2] / "docs/reliability.md"
-IMAGE = PAGE.parent / "images/soak.png"
-SAMPLES, FAULTS, VERDICT, PLOT, TABLE = "samples.jsonl", "faults.jsonl", "verdict.json", "soak.png", "soak.md"
+SAMPLES, FAULTS, VERDICT, TABLE = "samples.jsonl", "faults.jsonl", "verdict.json", "soak.md"
 
 _FAULTS = {
     DRIVER: "driver killed",
@@ -32,14 +29,6 @@ _FAULTS = {
     RESTART: "broker restarted",
     CRASH: "broker killed when all was flushed",
 }
-_CURVES = (
-    ("resident memory, MB", ("steady.java.memory", "steady.driver.memory", "steady.workers.memory", "steady.heap")),
-    ("the same of the killed query", ("killed.java.memory", "killed.driver.memory", "killed.workers.memory")),
-    ("file descriptors", ("steady.java.files", "steady.driver.files", "steady.workers.files")),
-    ("threads", ("steady.java.threads", "steady.driver.threads", "steady.workers.threads")),
-    ("at the servers", ("connections", "claims", "registrations")),
-    ("acknowledged messages that are not copied yet, thousands", ("steady.copies", "killed.copies")),
-)
 
 
 @dataclass(frozen=True)
@@ -86,49 +75,6 @@ def table(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def draw(samples: Sequence[Sample], faults: Sequence[Mapping[str, Any]], windows: Sequence[Window], file: Path) -> None:
-    """Draw what was sampled over the minutes of the run. A line marks each fault, a band each window."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(3, 2, figsize=(10, 8.5), sharex=True, layout="constrained")
-    for axis, (title, names) in zip(axes.flat, _CURVES, strict=True):
-        for name in names:
-            points = [(one["at"] / 60, _value(one, name)) for one in samples if name in one]
-            if points:
-                axis.plot(*zip(*points, strict=True), label=_short(name), linewidth=0.9)
-        for fault in faults:
-            axis.axvline(fault["at"] / 60, color="0.85", linewidth=0.6, zorder=0)
-        for window in windows:
-            axis.axvspan(window.begin / 60, window.end / 60, color="#3f51b5", alpha=0.08, linewidth=0)
-        axis.set_title(title, fontsize=9, pad=18)
-        axis.set_ylim(bottom=0)
-        axis.tick_params(labelsize=7)
-        axis.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)  # above the curves
-    figure.supxlabel("minutes; a grey line is a fault, the blue bands are the windows that are compared", fontsize=8)
-    save(figure, file, dpi=160)
-    pyplot.close(figure)
-
-
-def _value(sample: Sample, name: str) -> float:
-    return (sample["acknowledged"] - sample[name]) / 1000 if name.endswith("copies") else sample[name]
-
-
-def _short(name: str) -> str:
-    head, *parts = name.split(".")
-    if parts in ([], ["copies"]):
-        return head
-    return {"java": "Java process", "driver": "driver's Python", "workers": "task workers", "heap": "Java heap in use"}[
-        parts[0]
-    ]
-
-
-def windows_of(verdict: Mapping[str, Any]) -> tuple[Window, Window]:
-    return Window(*verdict["first"]), Window(*verdict["last"])
-
-
 def summary(verdict: Mapping[str, Any]) -> str:
     """Return what a verdict says about messages and faults, as a paragraph in Markdown."""
     faults = verdict["faults"]
@@ -150,15 +96,13 @@ def summary(verdict: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def publish(folder: Path, text: str, page: Path = PAGE, image: Path = IMAGE) -> None:
-    """Put the text between the markers of the page, and copy the plot. Raise `ValueError` without the markers."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- soak: begin -->\n")
+def publish(text: str) -> None:
+    """Put the text between the markers of the page. Raise `ValueError` without the markers."""
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition("<!-- soak: begin -->\n")
     _, end, after = rest.partition("<!-- soak: end -->")
     if not begin or not end:
-        raise ValueError(f"{page} has no lines '<!-- soak: begin -->' and '<!-- soak: end -->'")
-    shutil.copyfile(folder / PLOT, image)
-    shown = f"![What the processes use during the run](images/{image.name})"
-    page.write_text(f"{before}{begin}\n{text}\n\n{shown}\n\n{end}{after}", encoding="utf-8")
+        raise ValueError(f"{PAGE} has no lines '<!-- soak: begin -->' and '<!-- soak: end -->'")
+    PAGE.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -167,14 +111,13 @@ def main() -> None:
     parser.add_argument("--publish", action="store_true", help="put the figures into the documentation")
     given = parser.parse_args()
     folder: Path = given.folder
-    samples, faults = read_lines(folder / SAMPLES), read_lines(folder / FAULTS)
     verdict = json.loads((folder / VERDICT).read_text())
-    first, last = windows_of(verdict)
-    draw(samples, faults, (first, last), folder / PLOT)
-    text = f"{summary(verdict)}\n\n{table(compare(samples, QUANTITIES, first, last))}"
+    windows = Window(*verdict["first"]), Window(*verdict["last"])
+    comparisons = compare(read_lines(folder / SAMPLES), QUANTITIES, *windows)
+    text = f"{summary(verdict)}\n\n{table(comparisons)}"
     print(text)
     if given.publish:
-        publish(folder, text)
+        publish(text)
 
 
 if __name__ == "__main__":
