@@ -94,14 +94,6 @@ def test_other_tags_do_not_count(clone: Path, tag: str) -> None:
     assert hatch(clone, "version").startswith("1.2.4.dev1+g")
 
 
-def test_an_sdist_keeps_the_version_without_git(clone: Path, tmp_path: Path) -> None:
-    run(clone, "git", "tag", "v1.2.3")
-    unpacked = unpacked_sdist(clone, tmp_path / "dist")
-    assert not (unpacked / ".git").exists()
-    hatch(unpacked, "build", "-t", "wheel", "-d", tmp_path / "wheel")
-    assert [file.name for file in (tmp_path / "wheel").iterdir()] == ["tubemq_spark-1.2.3-py3-none-any.whl"]
-
-
 def test_the_package_knows_its_version() -> None:
     assert tubemq_spark.__version__ == version("tubemq-spark")
 

@@ -48,15 +48,6 @@ def test_a_release_needs_the_tests_of_its_commit() -> None:
     assert "branches" not in release
 
 
-def test_build_tools_are_pinned_with_hashes() -> None:
-    lines = (ROOT / "scripts/build-tools.txt").read_text(encoding="utf-8").splitlines()
-    tools = [line for line in lines if not line.startswith("#")]
-    assert all(re.fullmatch(r"[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", tool) for tool in tools)
-    assert {"build", "hatchling", "hatch-vcs"} <= {tool.partition("==")[0] for tool in tools}
-    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    assert '"--require-hashes", "-r", str(ROOT / "scripts/build-tools.txt")' in noxfile
-
-
 # The one switch: the commit that releases 0.1.0 sets it, and then the pages must name the package of PyPI.
 IS_RELEASED = False
 PAGES = ["README.md", *(str(file.relative_to(ROOT)) for file in sorted((ROOT / "docs").rglob("*.md")))]
