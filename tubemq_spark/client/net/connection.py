@@ -211,6 +211,11 @@ class Connection:
         return self._stream.queued
 
     @property
+    def is_written(self) -> bool:
+        """Whether the system has taken all these bytes."""
+        return not self._stream.wanted_events & system.EVENT_WRITE
+
+    @property
     def delivered(self) -> int:
         """How many of these bytes the peer's host has received, see `SocketStream.delivered`."""
         return self._stream.delivered

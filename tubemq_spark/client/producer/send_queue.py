@@ -26,7 +26,7 @@ MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowled
 BATCH = 256  # records of a batch at most
 _BATCH_BYTES = 1 << 20  # bytes of a batch at most, if it has more than one record
 _STEP = 128  # new records that are worth a system call
-_FREE_AGAIN = 3 / 4  # of the memory may be used when a caller that waited goes on
+_FREE_AGAIN = 63 / 64  # of the memory may be used when a caller that waited goes on
 _SEARCHED = 4  # batches in which a lane looks for records whose keys have none in flight
 
 PartitionForKey = Callable[[str, bytes], Partition]  # returns the partition of a topic and a key

@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 _BYTES_SENT_POLL = 0.2  # seconds; between two looks at how many bytes have left the socket
 _MAX_CHANNEL_BYTES = 16 << 20  # a connection with more in flight takes no further record, even below `maxInFlight`
-# While so many records are in flight, the producer pauses before it looks for answers, because it has enough to send
-# for longer: each few answers cost system calls, and the broker needs the core.
+# While so many records are in flight on each connection, the producer pauses before it looks for answers, because the
+# brokers have enough to do for longer: each few answers cost system calls, and the broker may need the core.
 _MANY_IN_FLIGHT, _PAUSE = 500, 0.002  # records, seconds
 _SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up
 
@@ -346,7 +346,7 @@ class Sender:
             limits.append(seconds)
         left = max(0.0, min(limits, default=0.0))
         if busy:
-            if sum(channel.in_flight for channel in busy) >= _MANY_IN_FLIGHT:
+            if all(one.in_flight >= _MANY_IN_FLIGHT and one.connection.is_written for one in busy):
                 clock.sleep(min(left, _PAUSE))
             wait_for_any([channel.connection for channel in busy], left)
             for channel in busy:
