@@ -12,29 +12,12 @@ from tubemq_spark.protocol.envelope import (
     Request,
     Response,
     decode_reply,
-    decode_request,
-    encode_reply,
     encode_request,
     parse,
 )
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
-
-int32s = st.integers(-(2**31), 2**31 - 1)
-data = st.binary(max_size=40) | st.builds(lambda size: b"\xf3" * size, st.sampled_from([127, 128, 16_383, 16_384]))
-requests = st.builds(Request, int32s, int32s, st.integers(-(2**63), 2**63 - 1), data)
-replies = st.builds(Response, int32s, data) | st.builds(Failure, st.text(), st.text())
-
-
-@given(requests)
-def test_requests_round_trip(request: Request) -> None:
-    assert decode_request(encode_request(request)) == request
-
-
-@given(replies)
-def test_replies_round_trip(reply: Response | Failure) -> None:
-    assert decode_reply(encode_reply(reply)) == reply
 
 
 def test_a_request_byte_by_byte() -> None:

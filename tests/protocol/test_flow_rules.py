@@ -137,15 +137,6 @@ def test_refuses_or_ignores_invalid_rules(text: str) -> None:
     assert "is not a flow rule" in rule.problem
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["08:00", "09:00"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["type", "rule", *DATA, *EMPTY, *PAUSE]), inner, max_size=6)
-    ),
-)
-
-
 # Rules in replies of the master
 
 

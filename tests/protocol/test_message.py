@@ -63,21 +63,6 @@ def test_payload(body: bytes, attributes: bytes, payload: bytes, flag: int) -> N
     assert split_payload(payload, flag) == (attributes, body)
 
 
-@given(st.binary(), st.binary(max_size=300))
-def test_payloads_round_trip(body: bytes, attributes: bytes) -> None:
-    assert split_payload(*encode_payload(body, attributes)) == (attributes, body)
-
-
-@pytest.mark.parametrize("flag", [0, 2, -2])
-def test_only_the_lowest_bit_of_the_flag_counts(flag: int) -> None:
-    assert split_payload(b"\0\0\0\1ab", flag) == (b"", b"\0\0\0\1ab")
-    assert split_payload(b"\0\0\0\1ab", flag | 1) == (b"a", b"b")
-
-
-def test_a_header_may_be_empty() -> None:
-    assert split_payload(b"\0\0\0\0body", 1) == (b"", b"body")
-
-
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\5abcd", b"\x7f\xff\xff\xffabcd"])
 def test_refuses_attributes_longer_than_the_payload(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"a message of {len(payload)} bytes"):

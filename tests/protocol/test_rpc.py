@@ -136,30 +136,6 @@ def test_the_answers_of_sends_are_returned_where_they_are_wanted() -> None:
     assert [answer.messageId for answer in answers] == [1, 2, 3, 4]
 
 
-def test_a_failure_has_its_place_among_the_outcomes() -> None:
-    rpc = RpcProtocol(Framing.STANDARD)
-    begin(rpc, 3)
-    begin(rpc, 2)
-    rpc.receive(b"".join(acknowledgement(n, code=500 if n == 3 else 200) for n in range(1, 6)))
-    before, failure, behind = rpc.take_outcomes()
-    assert (before, behind) == (2, 2)
-    assert isinstance(failure, Response)
-
-
-def test_a_send_before_one_that_is_answered_has_no_reply() -> None:
-    """A server answers them in their order."""
-    rpc = RpcProtocol(Framing.STANDARD)
-    begin(rpc, 2)
-    begin(rpc, 2)
-    rpc.receive(acknowledgement(1) + acknowledgement(4))
-    before, second, third, last = rpc.take_outcomes()
-    assert (before, last, rpc.unanswered) == (1, 1, 0)
-    assert isinstance(second, ProtocolError)
-    assert isinstance(third, ProtocolError)
-    with pytest.raises(ProtocolError, match="serial number 2, which no request waits for"):
-        rpc.receive(acknowledgement(2))
-
-
 def test_sends_that_cannot_be_encoded_stay_unsent() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     assert rpc.next_sends(3) == range(1, 4)

@@ -49,11 +49,6 @@ def test_readers_get_stamps_as_attributes_with_reserved_names(origin: Origin, ro
     assert set(own) <= RESERVED
 
 
-@given(own)
-def test_attributes_without_a_stamp_have_none(own: dict[str, str]) -> None:
-    assert parse(encode_attributes(own, None, None)) is None
-
-
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -80,12 +75,6 @@ def test_incomplete_stamps_are_none(attributes: bytes) -> None:
 @pytest.mark.parametrize("digest", [b"", b"0123", b"0123456789abcdef0", b"0123456789ABCDEF"])
 def test_an_invalid_digest_is_omitted(digest: bytes) -> None:
     assert parse(encode(ORIGIN) + b"9,spark_digest=" + digest) == Stamp(ORIGIN, 9, None)
-
-
-@pytest.mark.parametrize("others", [b",other=1", b",", b",spark_digest_of=x"])
-def test_other_attributes_may_follow_a_stamp(others: bytes) -> None:
-    assert parse(encode(ORIGIN) + b"9" + others) == Stamp(ORIGIN, 9, None)
-    assert parse(encode(ORIGIN) + b"9,spark_digest=" + b"a" * 16 + others) == Stamp(ORIGIN, 9, "a" * 16)
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a=b"])
