@@ -22,11 +22,10 @@ from tubemq_spark.protocol.envelope import (
     Response,
     decode_reply,
     decode_request,
-    encode_request,
     parse,
 )
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
-from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.protocol.frame import Frame, FrameDecoder
 from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, parse_msg_time, split_payload
 from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import (
@@ -89,19 +88,6 @@ def talk(request: pytest.FixtureRequest) -> Conversation:
 
 
 # Frames
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_matches_a_reply_to_its_request(talk: Conversation, name: str) -> None:
-    exchange = talk.exchanges[name]
-    assert talk.frame(exchange.request).serial_no == talk.frame(exchange.reply).serial_no
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_encodes_requests_as_the_servers_accepted_them(talk: Conversation, name: str) -> None:
-    data = talk.exchanges[name].request
-    frame = talk.frame(data)
-    assert encode_frame(frame.serial_no, encode_request(decode_request(frame.body)), talk.framing) == data
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
-from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.envelope import Failure, Request, Response, encode_reply
+from tubemq_spark.protocol.frame import encode_frame
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.rpc import RpcProtocol
 
@@ -21,14 +21,6 @@ def reply_frame(serial_no: int, reply: Response | Failure, framing: Framing = Fr
     return encode_frame(serial_no, encode_reply(reply), framing)
 
 
-@pytest.mark.parametrize("framing", Framing)
-def test_encodes_requests_for_the_server(framing: Framing) -> None:
-    serial_no, wire = RpcProtocol(framing).request(request(data=b"call"))
-    (frame,) = FrameDecoder(framing).feed(wire)
-    assert frame.serial_no == serial_no
-    assert decode_request(frame.body) == request(data=b"call")
-
-
 @given(st.sampled_from(Framing), st.integers(1, 8).flatmap(lambda size: st.permutations(range(size))))
 def test_matches_replies_to_requests_in_any_order(framing: Framing, order: list[int]) -> None:
     rpc = RpcProtocol(framing)
@@ -36,20 +28,6 @@ def test_matches_replies_to_requests_in_any_order(framing: Framing, order: list[
     assert len(set(numbers)) == len(order)
     wire = b"".join(reply_frame(numbers[n], Response(n, b"%d" % n), framing) for n in order)
     assert rpc.receive(wire) == [(numbers[n], Response(n, b"%d" % n)) for n in order]
-
-
-def test_a_failure_can_reply_to_any_method() -> None:
-    rpc = RpcProtocol(Framing.STANDARD)
-    number, _ = rpc.request(request())
-    assert rpc.receive(reply_frame(number, Failure("X", "y"))) == [(number, Failure("X", "y"))]
-
-
-def test_decodes_a_reply_that_comes_in_parts() -> None:
-    rpc = RpcProtocol(Framing.STANDARD)
-    number, _ = rpc.request(request())
-    wire = reply_frame(number, Response(17, b"data"))
-    assert [rpc.receive(wire[i : i + 1]) for i in range(len(wire) - 1)] == [[]] * (len(wire) - 1)
-    assert rpc.receive(wire[-1:]) == [(number, Response(17, b"data"))]
 
 
 def invalid_replies(number: int) -> dict[str, bytes]:
