@@ -18,6 +18,7 @@ from tubemq_spark.protocol.envelope import (
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
+from tubemq_spark.protocol.varint import varint
 
 
 def test_a_request_byte_by_byte() -> None:
@@ -105,14 +106,6 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat short messages as long ones."""
     monkeypatch.setattr(envelope, "COUNTED_FROM", 0)
     monkeypatch.setattr(envelope, "MAX_FIELDS", 10)
-
-
-def varint(number: int) -> bytes:
-    head = bytearray()
-    while number > 0x7F:
-        head.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*head, number])
 
 
 def field(wire_type: int, value: bytes) -> bytes:

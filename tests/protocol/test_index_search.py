@@ -27,6 +27,7 @@ from tubemq_spark.protocol.index_search import (
     whole_minute,
 )
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
+from tubemq_spark.protocol.message_columns import WireMessage
 
 OURS, OTHERS = 7, 8
 MINUTE = 60_000_000
@@ -228,17 +229,9 @@ def test_replies_after_another_client_moved_the_cursor_are_not_used() -> None:
     assert search.next_probe() == (2 * UNIT, 4)
 
 
-@dataclass
-class Payload:
-    payLoadData: bytes  # noqa: N815
-    flag: int
-    checkSum: int  # noqa: N815
-    messageId: int = 1  # noqa: N815
-
-
-def stored(attributes: bytes, body: bytes = b"body", damage: int = 0) -> Payload:
+def stored(attributes: bytes, body: bytes = b"body", damage: int = 0) -> WireMessage:
     data, flag = encode_payload(body, attributes)
-    return Payload(data, flag, check_sum(data) ^ damage)
+    return WireMessage(1, check_sum(data) ^ damage, data, flag)
 
 
 TEN_PAST_MIDNIGHT = encode_attributes({"a": "b"}, None, "197001010010")
@@ -252,10 +245,10 @@ TEN_PAST_MIDNIGHT = encode_attributes({"a": "b"}, None, "197001010010")
         (stored(b"$msgType$=x"), None),
         (stored(b"$msgTime$=197013010010"), None),
         (stored(TEN_PAST_MIDNIGHT, damage=1), None),
-        (Payload(b"\x00\x00\x00\x09ab", 1, check_sum(b"\x00\x00\x00\x09ab")), None),
+        (WireMessage(1, check_sum(b"\x00\x00\x00\x09ab"), b"\x00\x00\x00\x09ab", 1), None),
     ],
 )
-def test_time_of_a_message(message: Payload, time: int | None) -> None:
+def test_time_of_a_message(message: WireMessage, time: int | None) -> None:
     assert time_in(message, timezone.utc) == time
 
 
