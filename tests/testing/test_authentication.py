@@ -91,17 +91,6 @@ def test_brokers_accept_the_last_six() -> None:
     assert tokens.current == tokens.accepted[-2]
 
 
-def test_a_client_keeps_its_token_for_16_minutes_at_least() -> None:
-    clock = StoppedClock()
-    tokens = VisitTokens(clock, ServerConfig())
-    clock.advance(15 * 240 - 1)
-    taken = tokens.current
-    clock.advance(4 * 240)
-    assert taken in tokens.accepted
-    clock.advance(1)
-    assert taken not in tokens.accepted
-
-
 class Broker:
     def __init__(self, **settings: bool) -> None:
         self.clock = StoppedClock()

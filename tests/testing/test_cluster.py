@@ -243,15 +243,6 @@ def test_consume_from_max_orders_a_group_to_the_latest() -> None:
         assert after.opsTaskInfo.csmFrmMaxOffsetCtrlId > 0
 
 
-def test_the_memory_of_a_topic_is_bounded() -> None:
-    with EmbeddedTubeMQ({"demo": 1}, max_bytes=60_000) as tubemq:
-        for n in range(1000):
-            tubemq.send("demo", b"%03d" % n * 300)
-        kept = [message.body[:3] for message in tubemq.messages("demo")]
-        assert 30 <= len(kept) <= 60
-        assert kept == [b"%03d" % n for n in range(1000 - len(kept), 1000)]
-
-
 def producer_topics(tubemq: EmbeddedTubeMQ) -> list[str]:
     """Return what the master lists for a producer of the topic demo."""
     with Raw(tubemq.master) as master:

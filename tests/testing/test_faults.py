@@ -97,12 +97,6 @@ def test_a_rule_applies_to_calls_that_match_all_conditions(
     assert len(bodies(tubemq)) + len(bodies(tubemq, "other")) == 5 - len(met)
 
 
-def test_a_group_is_a_condition(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    fault = tubemq.on("partition_register", group="g").fail(503)
-    assert [raw.call(register(group=group)).errCode for group in ("g", "h", "g")] == [503, 200, 503]
-    assert fault.fired == 2
-
-
 def test_a_broker_and_a_master_are_conditions(tubemq: EmbeddedTubeMQ) -> None:
     first, second = watch(tubemq, "send_message", broker=2), watch(tubemq, "producer_close", master=2)
     for address, fired in [(tubemq.broker_address(1), 0), (tubemq.broker_address(2), 1)]:
@@ -116,17 +110,11 @@ def test_a_broker_and_a_master_are_conditions(tubemq: EmbeddedTubeMQ) -> None:
 
 
 def test_register_and_unregister_are_two_methods(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    come, go = watch(tubemq, "partition_register"), watch(tubemq, "partition_unregister")
+    come, go = watch(tubemq, "partition_register", group="g"), watch(tubemq, "partition_unregister")
     raw.call(register())
     assert (come.fired, go.fired) == (1, 0)
     raw.call(register(OpType.UNREGISTER))
     assert (come.fired, go.fired) == (1, 1)
-
-
-def test_a_method_may_be_an_enum_member(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    fault = tubemq.on(Method.SEND_MESSAGE).fail(419)
-    assert raw.call(send(b"x")).errCode == 419
-    assert fault.fired == 1
 
 
 @pytest.mark.parametrize("name", ["send", "SEND_MESSAGE", "", "get_messages"])
@@ -179,15 +167,6 @@ def test_clear_faults_ends_all_rules(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
         tubemq.on("send_message").fail(code)
     tubemq.clear_faults()
     assert raw.call(send(b"x")).errCode == 200
-
-
-def test_repr_shows_conditions_and_count(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    fault = tubemq.on("send_message", broker=1, nth=2).fail(500)
-    for _ in range(3):
-        raw.call(send(b"x"))
-    assert "send_message" in repr(fault)
-    assert "broker 1" in repr(fault)
-    assert "fired 2 times" in repr(fault)
 
 
 def test_rules_do_not_apply_to_send_without_a_connection(tubemq: EmbeddedTubeMQ) -> None:
@@ -528,21 +507,8 @@ def test_a_function_cannot_close_the_cluster(tubemq: EmbeddedTubeMQ, raw: Raw) -
         Raw(address)
 
 
-EFFECTS: list[Callable[[Calls], Fault]] = [
-    lambda calls: calls.fail(500),
-    lambda calls: calls.drop_reply(),
-    lambda calls: calls.delay(0.001),
-    lambda calls: calls.close_connection(),
-    lambda calls: calls.run(lambda: None),
-    lambda calls: calls.count(),
-]
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_rules_do_not_apply_to_malformed_requests(
-    tubemq: EmbeddedTubeMQ, raw: Raw, effect: Callable[[Calls], Fault]
-) -> None:
-    fault = effect(tubemq.on("send_message"))
+def test_rules_do_not_apply_to_malformed_requests(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message").fail(500)
     nonsense = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 1000, b"\xff\xff\xff")
     raw.write(encode_frame(99, encode_request(nonsense), Framing.STANDARD))
     assert isinstance(raw.reply(99), Failure)

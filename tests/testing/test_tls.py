@@ -14,7 +14,7 @@ from tests.certificates import Authority, Certificate, tls_files
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
-from tubemq_spark.protocol.metadata import parse_brokers
+from tubemq_spark.protocol.metadata import parse_brokers, parse_master_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 
@@ -38,13 +38,8 @@ def trusting(authority: Authority, own: Certificate | None = None) -> ssl.SSLCon
     return context
 
 
-def address(text: str) -> tuple[str, int]:
-    host, _, port = text.partition(":")
-    return host, int(port)
-
-
 def plain(text: str) -> socket.socket:
-    return socket.create_connection(address(text), timeout=PATIENCE)
+    return socket.create_connection(parse_master_addresses(text)[0], timeout=PATIENCE)
 
 
 def secure(text: str, context: ssl.SSLContext) -> socket.socket:

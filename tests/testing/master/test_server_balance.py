@@ -246,11 +246,7 @@ def test_bound_members_wait_for_each_other_and_get_the_partitions_they_named() -
     run(bench, [one])
     assert one.keys == set()
     two = Consumer(bench, "c2", requiredPartition="1:a:1=56,2:a:0=0", **fields)
-    one.beat()
-    two.beat()
-    bench.wait(1)
-    one.beat()
-    two.beat()
+    run(bench, [one, two], 3)
     assert (one.keys, two.keys) == ({"1:a:0"}, {"1:a:1", "2:a:0"})  # the greater of two offsets wins
     assert not one.beat().notAllocated
     run(bench, [one, two])
@@ -262,11 +258,7 @@ def test_of_two_offsets_the_smaller_may_win() -> None:
     fields: dict[str, Any] = {"requireBound": True, "sessionKey": "k", "totalCount": 2, "selectBig": False}
     one = Consumer(bench, "c1", requiredPartition="1:a:0=28", **fields)
     two = Consumer(bench, "c2", requiredPartition="1:a:0=56", **fields)
-    one.beat()
-    two.beat()
-    bench.wait(1)
-    one.beat()
-    two.beat()
+    run(bench, [one, two], 3)
     assert (one.keys, two.keys) == ({"1:a:0"}, set())
 
 
