@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The invariants: what must hold in every schedule, always. Each sentence of docs/delivery.md names one of them.
 
-An invariant is a method that raises `BrokenError` with its name. `Promises` calls them when something happens that
-could break them: a batch is written, a server executes a request, a query ends, the world has come to rest.
+An invariant is a method that raises `BrokenError` with its name. It is called when something happens that could break
+it: a batch is written, a server executes a request, a query ends, the world has come to rest.
 """
 
 from __future__ import annotations
