@@ -252,6 +252,14 @@ WRITING = (
         "        return answered",
         ("stored_once",),
     ),
+    Fault(
+        "switched_on_in_a_batch_unnoticed",
+        "if a run without the option has begun the batch, the query fails",
+        "sink/stored_rows_search.py",
+        "if without_digest is not None:",
+        "if False:",
+        ("stored_once",),
+    ),
     # Rows that cannot be sent
     Fault(
         "bad_row_swallowed",
@@ -310,6 +318,14 @@ WRITING = (
         "            if settings not in self._entries:\n",
         "            if True:\n",
         ("nothing_left",),
+    ),
+    Fault(
+        "topics_of_a_process_never_forgotten",
+        "a worker process writes to any number of topics",
+        "client/cluster/producer_session.py",
+        "excess = len(self._topics) - MAX_TOPICS",
+        "excess = 0",
+        ("errors_explained",),
     ),
     Fault(
         "flight_without_limit",

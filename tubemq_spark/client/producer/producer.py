@@ -236,8 +236,8 @@ class Producer:
 
     def _step_until(self, is_done: Callable[[], bool]) -> None:
         while True:
-            while self.step():  # what it has sent may have been answered
-                pass
+            if self.step():
+                continue  # what it has sent may have been answered
             if is_done():
                 return
             self._wait()
