@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tubemq_spark.protocol.circuit_breaker import (
     SLOW_AFTER,
     BreakerState,
+    Endpoint,
     FailureStats,
     breaker_states,
     max_avoided,
-    partition_breaker_state,
 )
+from tubemq_spark.protocol.metadata import Partition
 
 T = 1000.0  # the time of the last failure, and the time now
 
@@ -93,7 +94,7 @@ def test_a_healthy_broker_has_no_state(stats: FailureStats) -> None:
     ids=["the worse of two", "the worst of three", "two of seven", "equals", "the slowest", "failed before slow",
          "healthy ones", "those whose time is over", "nobody"],
 )  # fmt: skip
-def test_which_brokers_are_avoided(brokers: dict[int, FailureStats], known: int, avoided: set[int]) -> None:
+def test_which_brokers_are_avoided(brokers: dict[Endpoint, FailureStats], known: int, avoided: set[int]) -> None:
     states = breaker_states(brokers, known, T)
     assert {one for one, state in states.items() if state.avoid_until > max(T, state.backoff_until)} == avoided
 
@@ -109,9 +110,8 @@ def test_how_many_brokers_may_be_avoided(known: int, most: int) -> None:
     ("failed", "backoff"), [(1, 0.1), (2, 0.2), (3, 0.4), (5, 1.6), (6, 3.0), (10_000, 3.0)]
 )  # fmt: skip
 def test_the_state_of_a_partition(failed: int, backoff: float) -> None:
-    assert tuple(partition_breaker_state(FailureStats(failed=failed, last=T))) == pytest.approx(
-        (T + backoff, T + 3.0, True)
-    )
+    (state,) = breaker_states({Partition(7, "t", 0): FailureStats(failed=failed, last=T)}, 1, T).values()
+    assert tuple(state) == pytest.approx((T + backoff, T + 3.0, True))
 
 
 # Any failures
@@ -123,7 +123,7 @@ clusters = st.dictionaries(st.integers(1, 40), all_counts, max_size=20)
 
 
 @given(clusters, st.integers(20, 60))
-def test_the_backoff_is_never_longer_than_the_avoidance(brokers: dict[int, FailureStats], known: int) -> None:
+def test_the_backoff_is_never_longer_than_the_avoidance(brokers: dict[Endpoint, FailureStats], known: int) -> None:
     for one, state in breaker_states(brokers, known, T).items():
         assert state.backoff_until <= state.avoid_until <= max(T + SLOW_AFTER, brokers[one].last + 120.0)
         assert state.backoff_until <= brokers[one].last + 3.0

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tubemq_spark.protocol.metadata import Partition
+
 MAX_AVOIDED_SHARE = 0.3  # of the brokers
 SLOW_AFTER = 1.0  # seconds that a send is in flight before its broker counts as slow
 
@@ -45,6 +47,10 @@ class FailureStats(NamedTuple):
     def total(self) -> int:
         return self.lost + self.refused + self.full + self.failed
 
+    @property
+    def backoff_until(self) -> float:
+        return self.last + _doubled(_BACKOFF, self.total, _MAX_BACKOFF) if self.total else 0.0
+
 
 class BreakerState(NamedTuple):
     """Nothing is sent before `backoff_until`. Records that may go to any partition are not sent before `avoid_until`.
@@ -55,25 +61,25 @@ class BreakerState(NamedTuple):
     half_open: bool
 
 
-def breaker_states(brokers: Mapping[int, FailureStats], known: int, now: float) -> dict[int, BreakerState]:
-    """Return the state of each of `brokers` that failed or is slow. `known` is the number of brokers in the cluster."""
-    failing = {broker_id: stats for broker_id, stats in brokers.items() if stats.total or _is_slow(stats, now)}
-    candidates = [one for one, stats in failing.items() if _avoid_until(stats, now) > now]
+Endpoint = int | Partition
+"""The id of a broker, or a partition."""
+
+
+def breaker_states(endpoints: Mapping[Endpoint, FailureStats], known: int, now: float) -> dict[Endpoint, BreakerState]:
+    """Return the state of each broker and partition that failed or is slow. `known` is the number of brokers in the
+    cluster, of which a part may be avoided at a time. Any number of partitions may be."""
+    failing = {one: stats for one, stats in endpoints.items() if stats.total or _is_slow(stats, now)}
+    candidates = [one for one, stats in failing.items() if isinstance(one, int) and _avoid_until(stats, now) > now]
     worst_first = sorted(candidates, key=lambda one: (-failing[one].total, -_oldest_age(failing[one], now), one))
-    avoided = set(worst_first[: max_avoided(known)])
+    tolerated = set(candidates).difference(worst_first[: max_avoided(known)])
     return {
-        broker_id: BreakerState(
-            backoff := _backoff_until(stats),
-            max(backoff, _avoid_until(stats, now)) if broker_id in avoided else backoff,
+        one: BreakerState(
+            backoff := stats.backoff_until,
+            backoff if one in tolerated else max(backoff, _avoid_until(stats, now)),
             half_open=stats.total > 0,
         )
-        for broker_id, stats in failing.items()
+        for one, stats in failing.items()
     }
-
-
-def partition_breaker_state(stats: FailureStats) -> BreakerState:
-    """Return the state of a partition that failed. Any number of partitions may be avoided."""
-    return BreakerState(_backoff_until(stats), stats.last + _AVOID_PARTITION, half_open=stats.total > 0)
 
 
 def max_avoided(known: int) -> int:
@@ -81,15 +87,12 @@ def max_avoided(known: int) -> int:
     return max(1, int(known * MAX_AVOIDED_SHARE)) if known > 1 else 0
 
 
-def _backoff_until(stats: FailureStats) -> float:
-    return stats.last + _doubled(_BACKOFF, stats.total, _MAX_BACKOFF) if stats.total else 0.0
-
-
 def _avoid_until(stats: FailureStats, now: float) -> float:
     seconds = (
         _doubled(_AVOID_LOST, stats.lost, _MAX_AVOID_LOST),
         _AVOID_REFUSED if stats.refused else 0.0,
         _doubled(_AVOID_FULL, stats.full, _MAX_AVOID_FULL),
+        _AVOID_PARTITION if stats.failed else 0.0,
     )
     until = stats.last + max(seconds) if stats.total else 0.0
     return max(until, now + SLOW_AFTER) if _is_slow(stats, now) else until

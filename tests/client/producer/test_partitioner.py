@@ -204,7 +204,7 @@ def test_unavailable_partitions_are_not_used(pair: Scene) -> None:
 @pytest.mark.parametrize(("kind", "seconds"), [("lost", 15.0), ("refused", 50.0), ("full", 3.0)])
 def test_a_failed_broker_is_avoided_for_a_while(pair: Scene, clock: ManualClock, kind: str, seconds: float) -> None:
     pair.update()
-    pair.health.broker_failed(1, kind)
+    pair.health.failed(1, kind)
     assert pair.brokers() == {2}
     assert not pair.partitioner.may_connect(1, needed=True)
     assert not pair.accepts(P10)
@@ -220,7 +220,7 @@ def test_a_failed_broker_is_avoided_for_a_while(pair: Scene, clock: ManualClock,
 
 
 def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> None:
-    pair.health.broker_failed(1, "full")
+    pair.health.failed(1, "full")
     clock.now += 3.1
     pair.update()
     assert pair.partitioner.is_half_open(1)
@@ -237,12 +237,12 @@ def test_a_half_open_broker_gets_one_record(pair: Scene, clock: ManualClock) -> 
 
 
 def test_a_success_closes_the_breaker(pair: Scene, clock: ManualClock) -> None:
-    pair.health.broker_failed(1, "refused")
+    pair.health.failed(1, "refused")
     pair.health.succeeded(P20)
     assert pair.brokers() == {2}
     pair.health.succeeded(P11)
     assert pair.brokers() == {1, 2}
-    pair.health.broker_failed(1, "refused")
+    pair.health.failed(1, "refused")
     clock.now += 0.11
     assert pair.accepts(P10), "failures are counted from zero"
 
@@ -250,7 +250,7 @@ def test_a_success_closes_the_breaker(pair: Scene, clock: ManualClock) -> None:
 def test_the_whole_cluster_is_never_avoided(clock: ManualClock) -> None:
     scene = Scene(clock, cluster(*range(1, 11)))
     for broker_id in range(1, 11):
-        scene.health.broker_failed(broker_id, "refused")
+        scene.health.failed(broker_id, "refused")
     assert scene.brokers() == set(), "all are in backoff"
     clock.now += 0.11
     assert len(scene.brokers()) == 7
@@ -273,8 +273,8 @@ def test_a_slow_broker_gets_only_records_that_must_go_there(pair: Scene, clock: 
 def test_partitioners_of_a_session_share_failures(pair: Scene, clock: ManualClock) -> None:
     other = Partitioner(cast(ProducerSession, pair.session), pair.health)
     assert pair.brokers() == {1, 2}
-    other.health.broker_failed(1, "lost")
-    other.health.partition_failed(P20)
+    other.health.failed(1, "lost")
+    other.health.failed(P20, "failed")
     assert not pair.partitioner.may_connect(1, needed=True)
     assert set(pair.choices()) == {P21}
     clock.now += 0.11
@@ -294,7 +294,7 @@ def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Scene) -
     pair.channels[2].room = 7
     for partition in (P20, P21):
         assert not pair.partitioner.is_blocked("demo")
-        pair.health.partition_failed(partition)
+        pair.health.failed(partition, "failed")
         pair.update()
     assert pair.partitioner.is_blocked("demo")
 
@@ -303,7 +303,7 @@ def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Scene) -
 
 
 def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: ManualClock) -> None:
-    pair.health.partition_failed(P10)
+    pair.health.failed(P10, "failed")
     assert set(pair.choices()) == {P11, P20, P21}
     assert not pair.accepts(P10)
     assert pair.accepts(P11)
@@ -312,7 +312,7 @@ def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: Ma
     assert set(pair.choices()) == {P11, P20, P21}
     clock.now += 3.0
     assert set(pair.choices()) == {P10, P11, P20, P21}
-    pair.health.partition_failed(P10)
+    pair.health.failed(P10, "failed")
     pair.health.succeeded(P11)
     assert set(pair.choices()) == {P11, P20, P21}
     pair.health.succeeded(P10)
@@ -321,7 +321,7 @@ def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Scene, clock: Ma
 
 def test_a_half_open_partition_gets_one_record(pair: Scene, clock: ManualClock) -> None:
     for partition in (P10, P20, P21):
-        pair.health.partition_failed(partition)
+        pair.health.failed(partition, "failed")
     clock.now += 3.1
     pair.update()
     probes = [pair.sent(partition) for partition in (P10, P20)]
@@ -342,7 +342,7 @@ def test_a_half_open_partition_gets_one_record(pair: Scene, clock: ManualClock) 
 
 def test_records_wait_while_all_partitions_are_probed(pair: Scene, clock: ManualClock) -> None:
     for partition in pair.partitions():
-        pair.health.partition_failed(partition)
+        pair.health.failed(partition, "failed")
     clock.now += 0.11
     pair.update()
     tried = set()
@@ -360,9 +360,9 @@ def test_a_failed_partition_that_is_not_listed_is_gone(pair: Scene, clock: Manua
     pair.session.listed.remove(P10)
     assert pair.owners() == before, "a partition that works is used"
     if whose == "the partition's":
-        pair.health.partition_failed(P10)
+        pair.health.failed(P10, "failed")
     else:
-        pair.health.broker_failed(1, "full")
+        pair.health.failed(1, "full")
     assert {key for key, owner in pair.owners().items() if owner != before[key]} == {
         key for key, owner in before.items() if owner == P10
     }
@@ -379,8 +379,8 @@ def test_nothing_is_gone_if_the_master_lists_nothing(pair: Scene, clock: ManualC
     """The master has just taken over, or the topic is closed."""
     before = pair.owners()
     pair.session.listed.clear()
-    pair.health.partition_failed(P10)
-    pair.health.broker_failed(2, "lost")
+    pair.health.failed(P10, "failed")
+    pair.health.failed(2, "lost")
     assert pair.owners() == before
     clock.now += 60.0
     assert set(pair.choices()) == {P10, P11, P20, P21}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from tubemq_spark.client import runtime, system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
@@ -20,7 +19,7 @@ from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.circuit_breaker import FailureStats, breaker_states, partition_breaker_state
+from tubemq_spark.protocol.circuit_breaker import Endpoint, FailureStats
 from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
@@ -30,52 +29,30 @@ MASTER = "the master that producers ask"  # in warnings about outages
 REFRESH_THREAD = "tubemq-refresh"
 
 
-class Failures(NamedTuple):
-    """Brokers and partitions that failed and have stored nothing since."""
-
-    brokers: Mapping[int, FailureStats]
-    partitions: Mapping[Partition, FailureStats]
-
-
-NO_FAILURES = Failures({}, {})
-
-
 class BrokerHealth:
-    """The failures that all producers of a session count together, because each lives for one task only. Safe to use
-    from several threads."""
+    """The brokers and partitions that failed and have stored nothing since. All producers of a session count together,
+    because each lives for one task only. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.failures = NO_FAILURES  # replaced, never changed
+        self.failures: Mapping[Endpoint, FailureStats] = {}  # replaced, never changed
         self._clock = clock
         self._lock = system.Lock()
 
-    def broker_failed(self, broker_id: int, kind: str) -> None:
-        """Count a failure; `kind` is `lost`, `refused` or `full`. A failure during the backoff is the same one still:
+    def failed(self, endpoint: Endpoint, kind: str) -> None:
+        """Count a failure; `kind` is the field of `FailureStats`. A failure during the backoff is the same one still:
         it comes from records that were already in flight."""
         with self._lock:
-            now, (brokers, partitions) = self._clock.monotonic(), self.failures
-            stats = brokers.get(broker_id, FailureStats())
-            if not stats.total or now >= breaker_states({broker_id: stats}, 1, now)[broker_id].backoff_until:
+            now, stats = self._clock.monotonic(), self.failures.get(endpoint, FailureStats())
+            if now >= stats.backoff_until:
                 stats = stats._replace(**{kind: getattr(stats, kind) + 1, "last": now})
-                self.failures = Failures({**brokers, broker_id: stats}, partitions)
-
-    def partition_failed(self, partition: Partition) -> None:
-        with self._lock:
-            now, (brokers, partitions) = self._clock.monotonic(), self.failures
-            stats = partitions.get(partition, FailureStats())
-            if not stats.total or now >= partition_breaker_state(stats).backoff_until:
-                stats = stats._replace(failed=stats.failed + 1, last=now)
-                self.failures = Failures(brokers, {**partitions, partition: stats})
+                self.failures = {**self.failures, endpoint: stats}
 
     def succeeded(self, partition: Partition) -> None:
         """Forget the failures of `partition` and its broker, because it has stored a record."""
-        brokers, partitions = self.failures
-        if partition.broker_id in brokers or partition in partitions:
+        working = partition, partition.broker_id
+        if any(one in self.failures for one in working):
             with self._lock:
-                brokers, partitions = self.failures
-                brokers = {one: stats for one, stats in brokers.items() if one != partition.broker_id}
-                partitions = {one: stats for one, stats in partitions.items() if one != partition}
-                self.failures = Failures(brokers, partitions) if brokers or partitions else NO_FAILURES
+                self.failures = {one: stats for one, stats in self.failures.items() if one not in working}
 
 
 class SharedSession:
@@ -84,7 +61,7 @@ class SharedSession:
     def __init__(self, settings: ClientSettings) -> None:
         self.session = ProducerSession(settings)
         self.health = BrokerHealth(settings.clock)
-        self.attempts = ConnectAttempts(settings, lambda broker_id: self.health.broker_failed(broker_id, "lost"))
+        self.attempts = ConnectAttempts(settings, lambda broker_id: self.health.failed(broker_id, "lost"))
         self.users = 0
         self.idle_since = 0.0
         self.is_asking = False

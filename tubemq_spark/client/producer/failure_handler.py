@@ -25,6 +25,11 @@ from tubemq_spark.protocol.send_outcome import FailureCause, Fate, SendOutcome, 
 _log = logging.getLogger(__name__)
 
 _IDLE_PRODUCER_COUNTS = 1.0  # seconds; of the time in which nobody polls the producer, this much counts as waiting
+_BROKER_FAILURES = {  # the kind of each
+    FailureCause.AUTHORIZATION: "refused",
+    FailureCause.BROKER_REFUSES: "refused",
+    FailureCause.BROKER_FULL: "full",
+}
 _MIN_LOOKUP_TIME = 3.0  # seconds; least time for finding out whether an unresolved send was stored
 
 
@@ -170,17 +175,14 @@ class FailureHandler:
         self.timeout.count(batch, problem)
         if fate is Fate.REFUSED:
             raise problem
-        partition = batch.partition
         concerned: Broker | Partition = channel.broker
         if cause is FailureCause.AUTHORIZATION:
             self._renew_token(batch, problem, outcome)
-        if cause in (FailureCause.AUTHORIZATION, FailureCause.BROKER_REFUSES):
-            self._partitioner.health.broker_failed(partition.broker_id, "refused")
-        elif cause is FailureCause.BROKER_FULL:
-            self._partitioner.health.broker_failed(partition.broker_id, "full")
+        if cause in _BROKER_FAILURES:
+            self._partitioner.health.failed(channel.broker.broker_id, _BROKER_FAILURES[cause])
         elif not channel.is_broken:  # else the whole broker counts as failed
-            concerned = partition
-            self._partitioner.health.partition_failed(partition)
+            concerned = batch.partition
+            self._partitioner.health.failed(concerned, "failed")
             if cause is FailureCause.PARTITION_CLOSED:
                 SESSIONS().refresh_later(self._session.settings)  # it may be closed for good
         text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"

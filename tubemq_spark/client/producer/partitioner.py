@@ -9,20 +9,20 @@ that broker or partition is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.cluster.session_pool import NO_FAILURES, BrokerHealth
+from tubemq_spark.client.cluster.session_pool import BrokerHealth
 from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.protocol.circuit_breaker import (
     SLOW_AFTER,
     BreakerState,
+    Endpoint,
     FailureStats,
     breaker_states,
-    partition_breaker_state,
 )
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
 from tubemq_spark.protocol.metadata import Partition
@@ -40,11 +40,10 @@ class Partitioner:
     def __init__(self, session: ProducerSession, health: BrokerHealth, lookup: RecordLookup | None = None) -> None:
         """With a `lookup`, only the partitions that it calls available are used."""
         self.health = health
-        self.any_open = False  # whether any broker or partition gets fewer records; no socket event ends this
         self._clock = session.settings.clock
         self._now = 0.0
-        self._failures = NO_FAILURES  # those that the states were made from
-        self._states: dict[int, BreakerState] = {}  # of brokers
+        self._failures = health.failures  # those that the states were made from
+        self._states: dict[Endpoint, BreakerState] = {}
         self._session = session
         self._cluster = session.cluster
         self._lookup = lookup
@@ -53,7 +52,7 @@ class Partitioner:
         self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
-        self._judged = NO_FAILURES  # those that the keys' partitions follow
+        self._judged: Mapping[Endpoint, FailureStats] = {}  # the failures that the keys' partitions follow
         self._usable: dict[str, Sequence[Partition]] = {}  # those that take records without key now
         self._probes: dict[Partition, RecordBatch] = {}  # the last batch that was sent to one that had failed
 
@@ -67,7 +66,7 @@ class Partitioner:
         if self._cluster is not self._session.cluster:
             self._cluster = self._session.cluster
             self._partitions.clear()
-        elif before is self._judged is NO_FAILURES:
+        elif not (before or self._judged):
             return False
         keys = self._keys
         # A partition that failed may be removed.
@@ -76,13 +75,17 @@ class Partitioner:
 
     def _update_breakers(self) -> None:
         self._now, self._failures = self._clock.monotonic(), self.health.failures
-        counted = dict(self._failures.brokers)
+        counted = dict(self._failures)
         for broker_id, channel in self._channels.items():
             since = channel.oldest_in_flight_since
             if since is not None and (broker_id in counted or self._now - since > SLOW_AFTER):
                 counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
         self._states = breaker_states(counted, len(self._session.cluster.brokers), self._now) if counted else {}
-        self.any_open = bool(self._states or self._failures.partitions)
+
+    @property
+    def any_open(self) -> bool:
+        """Whether any broker or partition gets fewer records; no socket event ends this."""
+        return bool(self._states)
 
     def is_half_open(self, broker_id: int) -> bool:
         state = self._states.get(broker_id)
@@ -102,11 +105,8 @@ class Partitioner:
         """Whether records that may go to any partition avoid this one; true during its backoff, too."""
         return any(self._now < state.avoid_until for state in self._states_of(partition))
 
-    def _states_of(self, partition: Partition) -> Iterator[BreakerState]:
-        if (state := self._states.get(partition.broker_id)) is not None:
-            yield state
-        if (stats := self._failures.partitions.get(partition)) is not None:
-            yield partition_breaker_state(stats)
+    def _states_of(self, partition: Partition) -> list[BreakerState]:
+        return [self._states[one] for one in (partition.broker_id, partition) if one in self._states]
 
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
@@ -172,7 +172,7 @@ class Partitioner:
 
     def sent(self, batch: RecordBatch) -> None:
         """Note a send that may have filled its channel, or that probes a broker or partition that failed."""
-        if batch.partition in self._failures.partitions:
+        if batch.partition in self._failures:
             self._probes[batch.partition] = batch
         self._usable.clear()  # there may be room for no further record
 
@@ -184,9 +184,9 @@ class Partitioner:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
         master lists none at all, it has just taken over or the topic is closed; then none is gone."""
         partitions, failures = self.partitions(topic), self._failures
-        if failures is NO_FAILURES:
+        if not failures:
             return partitions
-        failed = [one for one in partitions if one in failures.partitions or one.broker_id in failures.brokers]
+        failed = [one for one in partitions if one in failures or one.broker_id in failures]
         gone = {one for one in failed if not self._session.lists(one)}
         present = [one for one in partitions if one not in gone]
         return present if any(map(self._session.lists, present)) else partitions
@@ -222,7 +222,7 @@ class Partitioner:
         if not self.any_open:
             return channel.room
         is_half_open = self.is_half_open(partition.broker_id)
-        has_failed = partition in self._failures.partitions
+        has_failed = partition in self._failures
         if is_half_open and channel.in_flight:
             return 0
         if has_failed and (probe := self._probes.get(partition)) is not None and probe.unanswered:

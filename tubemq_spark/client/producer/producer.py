@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from tubemq_spark.client.cluster.deployed_topics import TopicUnavailableError
-from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
@@ -367,7 +367,7 @@ class Producer:
                 self._failures.rejecting.discard(channel.broker.broker_id)
                 OUTAGES().worked(_log, channel.broker)
             if channel.is_broken and failed:  # a connection without sends may end; a new one is opened when needed
-                self._partitioner.health.broker_failed(channel.broker.broker_id, "lost")
+                self._partitioner.health.failed(channel.broker.broker_id, "lost")
             for one in failed:
                 try:
                     failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))
@@ -393,7 +393,7 @@ class Producer:
         self._queue.release(batch, start, end)
         if batch.failure is not None:
             OUTAGES().worked(_log, partition)
-        if self._partitioner.health.failures is not NO_FAILURES:
+        if self._partitioner.health.failures:
             self._partitioner.health.succeeded(partition)
 
     def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
