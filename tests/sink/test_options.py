@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from tests.source.test_options import BAD_VALUES as BAD_VALUES_OF_THE_SOURCE
 from tests.source.test_options import MISFITS as MISFITS_OF_THE_SOURCE
-from tests.source.test_options import REQUIRED, assert_is_for_users, bad_by_declaration
+from tests.source.test_options import REQUIRED, assert_is_for_users, bad, bad_by_declaration
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.datasource import TubeMQDataSource
@@ -166,23 +166,11 @@ GROUP = (
 BAD_VALUES: list[tuple[str, str, str]] = [
     *((name, text, expects) for name, text, expects in BAD_VALUES_OF_THE_SOURCE if name in SHARED),
     *bad_by_declaration(option for option in SINK_OPTIONS if option.name not in SHARED),
-    ("topic", "", NAME),
-    ("topic", " ", NAME),
+    *bad("topic", NAME, "", " "),
     ("deadLetterTopic", "", NAME),
-    ("effectivelyOnceGroup", "", GROUP),
-    ("effectivelyOnceGroup", "1a", GROUP),
-    ("effectivelyOnceGroup", "a b", GROUP),
-    ("effectivelyOnceGroup", "a,b", GROUP),
-    ("effectivelyOnceGroup", "a:b", GROUP),
-    ("effectivelyOnceGroup", "日本", GROUP),
-    ("effectivelyOnceGroup", "g" * 201, GROUP),
-    ("effectivelyOnceGroup", "mine_look", GROUP),
-    ("effectivelyOnceGroup", "mine_task", GROUP),
-    ("receipts", "", "a folder"),
-    ("receipts", " ", "a folder"),
-    ("compression", "unknown", "none, gzip, "),
-    ("compression", "", "none, gzip, "),
-    ("compression", "gzip,zstd", "none, gzip, "),
+    *bad("effectivelyOnceGroup", GROUP, "", "1a", "a b", "a,b", "a:b", "日本", "g" * 201, "mine_look", "mine_task"),
+    *bad("receipts", "a folder", "", " "),
+    *bad("compression", "none, gzip, ", "unknown", "", "gzip,zstd"),
 ]
 
 
