@@ -5,7 +5,7 @@
     python -m tests.soak --minutes 3 --rate 100       tries the programs out; too short to judge what grows
 
 The release is 1.2.0, or the one whose server jars are in the folder TUBEMQ_SERVER_JARS. The output folder has the
-samples, the faults, the logs, the verdict and a table. The status is 1 if anything is wrong.
+samples, the faults, the logs, the verdict and the report. The status is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -191,14 +191,9 @@ def main() -> int:
     quick_start()  # makes the archive of Spark's classes now, if there is none yet
     verdict = Run(given, plan, folder)()
     (folder / report.VERDICT).write_text(verdict.to_json())
-    told = report.table(verdict.comparisons)
-    (folder / report.TABLE).write_text(f"{told}\n")
+    told = report.report(verdict)
+    (folder / report.REPORT).write_text(f"{told}\n")
     print(told)
-    for name, finding in verdict.findings.items():
-        print(f"{name}: {finding}")
-    print(f"faults: {dict(verdict.faults)}, tokens: {verdict.tokens}, removed by retention: {verdict.removed}")
-    for problem in verdict.problems:
-        print(f"PROBLEM: {problem}")
     print("passed" if not verdict.problems else "FAILED", flush=True)
     return 1 if verdict.problems else 0
 

@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a run.
-
-python -m tests.soak.report build/soak            makes it from the files of a run again
-python -m tests.soak.report build/soak --publish  also puts it into docs/reliability.md
-"""
+"""The report of a run, as docs/reliability.md has it."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.soak.flatness import Comparison, compare
+from tests.soak.flatness import Comparison
 from tests.soak.ledger import Finding
-from tests.soak.samples import QUANTITIES
 from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window
 
-PAGE = Path(__file__).parents[2] / "docs/reliability.md"
-SAMPLES, FAULTS, VERDICT, TABLE = "samples.jsonl", "faults.jsonl", "verdict.json", "soak.md"
+SAMPLES, FAULTS, VERDICT, REPORT = "samples.jsonl", "faults.jsonl", "verdict.json", "soak.md"
 
 _FAULTS = {
     DRIVER: "driver killed",
@@ -75,50 +68,20 @@ def table(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def summary(verdict: Mapping[str, Any]) -> str:
-    """Return what a verdict says about messages and faults, as a paragraph in Markdown."""
-    faults = verdict["faults"]
+def report(verdict: Verdict) -> str:
+    """Return what a run has shown, in Markdown."""
+    faults = ", ".join(f"{_FAULTS[kind]} {count} times" for kind, count in sorted(verdict.faults.items()))
     lines = [
-        f"TubeMQ {verdict['release']}, {verdict['minutes']:g} minutes, {verdict['rate']:g} messages a second. Faults: "
-        + ", ".join(f"{_FAULTS[kind]} {count} times" for kind, count in sorted(faults.items()))
-        + f". The visit token changed {verdict['tokens'] - 1} times; retention removed {verdict['removed']} messages "
-        "of the input."
+        f"TubeMQ {verdict.release}, {verdict.minutes:g} minutes, {verdict.rate:g} messages a second. Faults: {faults}. "
+        f"The visit token changed {verdict.tokens - 1} times; retention removed {verdict.removed} messages of the "
+        "input."
     ]
-    for name, found in verdict["findings"].items():
-        ends = len(verdict["query_ends"][name])
-        lines.append(
-            f"Of {found['acknowledged']} acknowledged messages the output of `{name}` misses {found['missing']} and "
-            f"has {found['twice']} more than once and {found['invented']} that were never sent; the query ended by "
-            f"itself {ends} times. Of {found['unknown']} sends without an answer it has {found['unknown_found']}."
-        )
-    if verdict["problems"]:
-        lines.append(f"The run has failed: {'; '.join(problem.splitlines()[-1] for problem in verdict['problems'])}.")
-    return "\n".join(lines)
-
-
-def publish(text: str) -> None:
-    """Put the text between the markers of the page. Raise `ValueError` without the markers."""
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition("<!-- soak: begin -->\n")
-    _, end, after = rest.partition("<!-- soak: end -->")
-    if not begin or not end:
-        raise ValueError(f"{PAGE} has no lines '<!-- soak: begin -->' and '<!-- soak: end -->'")
-    PAGE.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the output of a run")
-    parser.add_argument("--publish", action="store_true", help="put the figures into the documentation")
-    given = parser.parse_args()
-    folder: Path = given.folder
-    verdict = json.loads((folder / VERDICT).read_text())
-    windows = Window(*verdict["first"]), Window(*verdict["last"])
-    comparisons = compare(read_lines(folder / SAMPLES), QUANTITIES, *windows)
-    text = f"{summary(verdict)}\n\n{table(comparisons)}"
-    print(text)
-    if given.publish:
-        publish(text)
-
-
-if __name__ == "__main__":
-    main()
+    lines += [
+        f"Of {found.acknowledged} acknowledged messages the output of `{name}` misses {found.missing} and has "
+        f"{found.twice} more than once and {found.invented} that were never sent; the query ended by itself "
+        f"{len(verdict.query_ends[name])} times. Of {found.unknown} sends without an answer it has "
+        f"{found.unknown_found}."
+        for name, found in verdict.findings.items()
+    ]
+    lines += [f"The run has failed: {problem}" for problem in verdict.problems]
+    return "\n".join([*lines, "", table(verdict.comparisons)])
