@@ -2,8 +2,8 @@
 """Faults that the checks must find. Each plants one, and says which results it must give.
 
 The faults do not know who looks for them: `tubemq_spark.check` and the command `doctor` get the same options,
-environment variables and servers. `seen_by` names those that can find a fault at all: only tasks see an executor's
-network and clock.
+environment variables and servers. `seen_by` names who looks for a fault: only tasks see an executor's network and
+clock. The driver's part is the same for both, so `check` looks for one of each kind only: each costs a Spark job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import ServerConfig
 
 Options = dict[str, str]
-BOTH = frozenset({"check", "doctor"})
+DOCTOR, CHECK = frozenset({"doctor"}), frozenset({"check"})
+BOTH = DOCTOR | CHECK
 QUICK = {"tubemq.rpc.timeoutMs": "400"}  # for servers that do not answer
 
 
@@ -90,14 +91,14 @@ class Fault:
     plant: Callable[[Ground], Options]
     finds: frozenset[str]
     words: str
-    seen_by: frozenset[str] = BOTH
+    seen_by: frozenset[str] = DOCTOR
 
 
 FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    *finds: str, words: str, seen_by: frozenset[str] = BOTH
+    *finds: str, words: str, seen_by: frozenset[str] = DOCTOR
 ) -> Callable[[Callable[[Ground], Options]], Callable[[Ground], Options]]:
     def add(plant: Callable[[Ground], Options]) -> Callable[[Ground], Options]:
         FAULTS[plant.__name__] = Fault(plant, frozenset(finds), words, seen_by)
@@ -113,7 +114,7 @@ def reading(tubemq: EmbeddedTubeMQ, **options: str) -> Options:
 # -- options -------------------------------------------------------------------------------------------------------
 
 
-@fault("options", words="did you mean 'tubemq.group'?")
+@fault("options", words="did you mean 'tubemq.group'?", seen_by=BOTH)
 def unknown_option(ground: Ground) -> Options:
     return reading(ground.cluster(), **{"tubemq.grup": "readers"})
 
@@ -171,7 +172,7 @@ def only_a_standby(ground: Ground) -> Options:
     return reading(tubemq) | {"tubemq.master": tubemq.master.split(",")[1]}
 
 
-@fault("connection", words="start the broker")
+@fault("connection", words="start the broker", seen_by=BOTH)
 def broker_down(ground: Ground) -> Options:
     tubemq = ground.cluster(brokers=2)
     tubemq.crash_broker(2)
@@ -208,7 +209,7 @@ def tls_not_expected_by_the_server(ground: Ground) -> Options:
     return options | {"tubemq.master": tubemq.master}
 
 
-@fault("tls", words="'tubemq.tls.ca'")
+@fault("tls", words="'tubemq.tls.ca'", seen_by=BOTH)
 def wrong_authority(ground: Ground) -> Options:
     return ground.over_tls(ground.authority().certify("unknown"), ground.other_authority())[1]
 
@@ -252,7 +253,7 @@ def topic_without_partitions(ground: Ground) -> Options:
     return reading(tubemq)
 
 
-@fault("group", words="authorise the group for the topic")
+@fault("group", words="authorise the group for the topic", seen_by=BOTH)
 def group_not_allowed(ground: Ground) -> Options:
     tubemq = ground.cluster()
     tubemq.authorize("orders", "others")
@@ -272,7 +273,7 @@ def wrong_credentials(ground: Ground) -> Options:
     return reading(tubemq, **{"tubemq.user": "reader", "tubemq.password": "wrong"})
 
 
-@fault("holders", words="client another-client holds 3 of 3 partitions")
+@fault("holders", words="client another-client holds 3 of 3 partitions", seen_by=BOTH)
 def somebody_holds_all_partitions(ground: Ground) -> Options:
     tubemq = ground.cluster()
     hold(tubemq, "readers", "another-client")
@@ -308,7 +309,7 @@ def clock_skew(ground: Ground) -> Options:
     return reading(tubemq)
 
 
-@fault("clock", words="ahead of the driver's clock", seen_by=frozenset({"check"}))
+@fault("clock", words="ahead of the driver's clock", seen_by=CHECK)
 def clock_skew_of_executors(ground: Ground) -> Options:
     ground.use_python("import time\nnow = time.time\ntime.time = lambda: now() + 100\n")
     return reading(ground.cluster())
@@ -328,7 +329,7 @@ sys.meta_path.insert(0, Missing())
 """
 
 
-@fault("tubemq-spark", words="does not have the package")
+@fault("tubemq-spark", words="does not have the package", seen_by=BOTH)
 def package_missing_on_executors(ground: Ground) -> Options:
     ground.use_python(_WITHOUT.format("tubemq_spark"))
     return reading(ground.cluster())
@@ -366,7 +367,7 @@ def two_interpreters(ground: Ground) -> Options:
     return reading(ground.cluster())
 
 
-@fault("connection", words="Connection refused", seen_by=frozenset({"check"}))
+@fault("connection", words="Connection refused", seen_by=CHECK)
 def broker_unreachable_from_executors(ground: Ground) -> Options:
     tubemq = ground.cluster()
     port = tubemq.broker_address(1).partition(":")[2]

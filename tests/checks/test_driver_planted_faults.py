@@ -45,23 +45,10 @@ def look(request: pytest.FixtureRequest) -> Look:
     return SEEKERS[request.param](request)
 
 
-# What tasks add, and one of each kind of fault that the driver finds. The driver's part is the same for both seekers,
-# so `check` does not look for the others: each costs a Spark job, some a start of workers.
-WITH_SPARK = {
-    "unknown_option",
-    "broker_down",
-    "wrong_authority",
-    "group_not_allowed",
-    "somebody_holds_all_partitions",
-    "package_missing_on_executors",
-    "broker_unreachable_from_executors",
-    "clock_skew_of_executors",
-}
 CASES = [
     pytest.param(seeker, name, id=f"{seeker}-{name}")
-    for seeker in SEEKERS
     for name, fault in FAULTS.items()
-    if seeker in fault.seen_by and (seeker == "doctor" or name in WITH_SPARK)
+    for seeker in sorted(fault.seen_by)
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -316,52 +317,37 @@ def test_a_later_message_never_replaces_one_that_was_too_long(seed: int) -> None
 # Round trips that a range takes, and the fetches in flight
 
 
-def test_a_range_to_the_end_of_an_unshared_store_takes_two_round_trips() -> None:
-    session = Session(store_of(*[OURS] * 5, flushed=False), 1 * UNIT, 5 * UNIT, owns_store=True)
-    assert commands_of(session) == [["SEEK 1", "FETCH"], ["ROLL_BACK", "SEEK 1"]]
+SEARCH, BACK = "ROLL_BACK, SEEK 5, FETCH", "ROLL_BACK, SEEK 0"
+FOUR = Limits(file_entries=4)
+ROUND_TRIPS: dict[str, tuple[Callable[[], SimulatedStore], tuple[int, int], list[str]]] = {
+    "to the end of an unshared store": (
+        partial(store_of, *[OURS] * 5, flushed=False), (1, 5), ["SEEK 1, FETCH", "ROLL_BACK, SEEK 1"]
+    ),
+    "to the end of a shared store": (
+        partial(store_of, OURS, 8, OURS, 8, flushed=False), (0, 4), ["SEEK 0, FETCH", "FETCH", BACK]
+    ),
+    "cut by counting in an unshared store": (
+        partial(store_of, *[OURS] * 9, limits=Limits(file_entries=3)), (1, 5),
+        ["SEEK 1, FETCH", "FETCH", "FETCH", "ROLL_BACK, SEEK 1"],
+    ),
+    "cut at the next message in a shared store": (
+        partial(store_of, *[OURS, 8] * 9, limits=FOUR), (0, 5), ["SEEK 0, FETCH", "FETCH", "FETCH", SEARCH, BACK]
+    ),
+    "cut if one reply has the rest of the store": (
+        partial(store_of, *[OURS, 8] * 9, flushed=False), (0, 5), ["SEEK 0, FETCH", "FETCH", SEARCH, BACK]
+    ),
+    "ended by the first reply from behind a range without messages": (
+        partial(store_of, 8, 8, 8, 8, *[OURS] * 8, limits=FOUR), (0, 4), ["SEEK 0, FETCH", "FETCH", BACK]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROUND_TRIPS)
+def test_a_range_takes_few_round_trips(case: str) -> None:
+    new_store, (start, end), trips = ROUND_TRIPS[case]
+    session = Session(new_store(), start * UNIT, end * UNIT, owns_store="unshared" in case, depth=1)
+    assert list(map(", ".join, commands_of(session))) == trips
     assert session.rows == session.expected
-
-
-def test_a_range_to_the_end_of_a_shared_store_takes_three_round_trips() -> None:
-    session = Session(store_of(OURS, 8, OURS, 8, flushed=False), 0, 4 * UNIT)
-    assert commands_of(session) == [["SEEK 0", "FETCH"], ["FETCH"], ["ROLL_BACK", "SEEK 0"]]
-    assert session.rows == session.expected
-
-
-def test_a_range_that_ends_inside_an_unshared_store_is_cut_by_counting() -> None:
-    store = store_of(*[OURS] * 9, limits=Limits(file_entries=3))
-    session = Session(store, 1 * UNIT, 5 * UNIT, owns_store=True, depth=1)
-    assert commands_of(session) == [["SEEK 1", "FETCH"], ["FETCH"], ["FETCH"], ["ROLL_BACK", "SEEK 1"]]
-    assert session.rows == session.expected
-
-
-def test_a_range_that_ends_inside_a_shared_store_is_cut_at_the_next_message() -> None:
-    session = Session(store_of(*[OURS, 8] * 9, limits=Limits(file_entries=4)), 0, 5 * UNIT, depth=1)
-    assert commands_of(session) == [
-        ["SEEK 0", "FETCH"],
-        ["FETCH"],
-        ["FETCH"],
-        ["ROLL_BACK", "SEEK 5", "FETCH"],
-        ["ROLL_BACK", "SEEK 0"],
-    ]
-    assert session.rows == session.expected
-
-
-def test_a_range_is_cut_at_the_next_message_if_one_reply_has_the_rest_of_the_store() -> None:
-    session = Session(store_of(*[OURS, 8] * 9, flushed=False), 0, 5 * UNIT)
-    assert commands_of(session) == [
-        ["SEEK 0", "FETCH"],
-        ["FETCH"],
-        ["ROLL_BACK", "SEEK 5", "FETCH"],
-        ["ROLL_BACK", "SEEK 0"],
-    ]
-    assert session.rows == session.expected
-
-
-def test_a_range_without_messages_ends_with_the_first_reply_from_behind_it() -> None:
-    session = Session(store_of(8, 8, 8, 8, *[OURS] * 8, limits=Limits(file_entries=4)), 0, 4 * UNIT, depth=1)
-    assert commands_of(session) == [["SEEK 0", "FETCH"], ["FETCH"], ["ROLL_BACK", "SEEK 0"]]
-    assert session.rows == []
 
 
 def test_the_cut_does_not_wait_for_replies_to_earlier_fetches() -> None:
