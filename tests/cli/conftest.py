@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from tests.cli.terminal import Terminal, open_terminal
 from tests.clusters import Cluster
 from tubemq_spark.cli.main import main
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 class Result(NamedTuple):
@@ -52,7 +53,7 @@ def run(
     return run_main
 
 
-def variables_of(cluster: Cluster) -> dict[str, str]:
+def variables_of(cluster: Cluster | EmbeddedTubeMQ) -> dict[str, str]:
     """Return the environment variables that name the cluster to commands."""
     return {
         "TUBEMQ_MASTER": cluster.master,
@@ -67,6 +68,15 @@ def named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name, value in variables_of(cluster).items():
         monkeypatch.setenv(name, value)
     return cluster
+
+
+@pytest.fixture
+def own_tubemq(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedTubeMQ]:
+    """Brokers 1 and 2 for one test, with a partition of topic `t` each. The environment names it to commands."""
+    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
+        for name, value in variables_of(tubemq).items():
+            monkeypatch.setenv(name, value)
+        yield tubemq
 
 
 @pytest.fixture(scope="session")

@@ -64,9 +64,10 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
 
-    def interrupt(self) -> None:
-        """Type Ctrl-C."""
-        os.write(self._screen, b"\x03")
+    def interrupt(self) -> Output:
+        """Type Ctrl-C, and return what the command printed."""
+        self.type("\x03")
+        return self.finish()
 
     def wait_for(self, is_shown: Callable[[str], bool]) -> None:
         """Wait until the text that the command has printed so far passes `is_shown`."""

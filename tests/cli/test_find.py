@@ -36,9 +36,3 @@ def test_nothing_found_is_a_failure(topic: str, run: Run, condition: list[str]) 
     done = run("find", topic, *condition)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"tubemq-spark: no message of topic {topic} matches")
-
-
-def test_a_condition_is_required(topic: str, run: Run) -> None:
-    done = run("find", topic)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--attribute" in done.stderr

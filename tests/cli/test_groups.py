@@ -61,35 +61,33 @@ def test_the_list_hides_temporary_groups_and_names_an_unknown_topic(named: Clust
         assert "there is no topic no_such_topic" in done.stderr
 
 
-def test_the_partitions_of_a_broker_that_is_down_are_not_left_out_in_silence(run: Run) -> None:
-    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        run("offsets", "reset", "gone", "t", "--to", "latest", "--yes", "--master", tubemq.master)
-        assert run("lag", "gone", *connection).stderr == ""
-        tubemq.stop_broker(2)
-        for command in (["lag", "gone"], ["groups", "list"]):
-            done = run(*command, *connection)
-            assert done.returncode == 0
-            assert done.stderr == "tubemq-spark: warning: broker 2 is down, and its partitions are missing here\n"
+def test_the_partitions_of_a_broker_that_is_down_are_not_left_out_in_silence(
+    own_tubemq: EmbeddedTubeMQ, run: Run
+) -> None:
+    run("offsets", "reset", "gone", "t", "--to", "latest", "--yes")
+    assert run("lag", "gone").stderr == ""
+    own_tubemq.stop_broker(2)
+    for command in (["lag", "gone"], ["groups", "list"]):
+        done = run(*command)
+        assert done.returncode == 0
+        assert done.stderr == "tubemq-spark: warning: broker 2 is down, and its partitions are missing here\n"
 
 
 @pytest.mark.parametrize("command", [["lag", "gone"], ["groups", "list"]], ids=" ".join)
 def test_a_broker_that_goes_down_meanwhile_is_not_left_out_in_silence(
-    run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+    own_tubemq: EmbeddedTubeMQ, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        run("offsets", "reset", "gone", "t", "--to", "latest", "--yes", *connection)
-        brokers = AdminApi.brokers
+    run("offsets", "reset", "gone", "t", "--to", "latest", "--yes")
+    brokers = AdminApi.brokers
 
-        def brokers_then_stop(admin: AdminApi) -> dict[int, Answer]:
-            found = brokers(admin)
-            tubemq.stop_broker(2)
-            return found
+    def brokers_then_stop(admin: AdminApi) -> dict[int, Answer]:
+        found = brokers(admin)
+        own_tubemq.stop_broker(2)
+        return found
 
-        monkeypatch.setattr(AdminApi, "brokers", brokers_then_stop)
-        done = run(*command, *connection)
-        assert (done.returncode, "of broker 2 does not answer" in done.stderr) == (1, True), done
+    monkeypatch.setattr(AdminApi, "brokers", brokers_then_stop)
+    done = run(*command)
+    assert (done.returncode, "of broker 2 does not answer" in done.stderr) == (1, True), done
 
 
 @pytest.fixture
@@ -117,13 +115,6 @@ def test_a_group_is_allowed_blocked_and_allowed_again(authorised_topic: str, run
         done = run("groups", command, authorised_topic, group)
         assert (done.returncode, done.stdout) == (0, f"group {group} {text} topic {authorised_topic}\n"), done
         assert may_read() is (command == "allow")
-
-
-@pytest.mark.parametrize("command", ["allow", "block"])
-def test_an_unknown_topic_is_refused(named: Cluster, run: Run, command: str) -> None:
-    done = run("groups", command, "no_such_topic", "anybody")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no topic no_such_topic" in done.stderr
 
 
 def test_a_command_that_may_not_read_names_the_option(authorised_topic: str, run: Run) -> None:

@@ -49,88 +49,79 @@ def test_watching_shows_how_the_lag_changes(named: Cluster, run: Run, terminal: 
     terminal.wait_for(lambda text: f"group {group}: lag 0" in text)
     run("produce", topic, "-p", "1:0", stdin=b"b\nc\n")
     terminal.wait_for(lambda text: f"group {group}: lag 2" in text)
-    terminal.interrupt()
-    done = terminal.finish()
+    done = terminal.interrupt()
     assert done.status == 0
     assert "▁" in done.text
     assert "█" in done.text
     terminal.begin("lag", group, "--watch", "--interval", "0.1", "--json", variables=variables_of(named))
     terminal.wait_for(lambda text: text.count("\n") >= 2)
-    terminal.interrupt()
-    lines = [json.loads(line) for line in terminal.finish().text.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in terminal.interrupt().text.splitlines() if line.startswith("{")]
     assert {(line["group"], line["lag"]) for line in lines} == {(group, 2)}
 
 
-def test_messages_of_partitions_without_a_position_are_not_taken_for_read(run: Run) -> None:
-    with EmbeddedTubeMQ({"t": 1}) as tubemq:
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
-        altered = run("topics", "alter", "t", "--stores", "2", "--token", tubemq.admin_token, *connection)
-        assert altered.returncode == 0, altered.stderr
-        assert run("lag", "my_group", *connection).stdout.splitlines()[-1] == "total lag 0"
-        tubemq.send("t", b"a", "1:10000")
-        expected = "total lag 0, and the messages of 1 partitions without a position"
-        assert run("lag", "my_group", *connection).stdout.splitlines()[-1] == expected
-        assert [one["lag"] for one in run("lag", "my_group", "--json", *connection).json] == [0, None]
-        assert [one["lag"] for one in run("groups", "list", "--json", *connection).json] == [None]
+def test_messages_of_partitions_without_a_position_are_not_taken_for_read(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes")
+    altered = run("topics", "alter", "t", "--stores", "2")
+    assert altered.returncode == 0, altered.stderr
+    assert run("lag", "my_group").stdout.splitlines()[-1] == "total lag 0"
+    own_tubemq.send("t", b"a", "1:10000")
+    expected = "total lag 0, and the messages of 1 partitions without a position"
+    assert run("lag", "my_group").stdout.splitlines()[-1] == expected
+    assert [one["lag"] for one in run("lag", "my_group", "--json").json] == [0, None, 0, 0]
+    assert [one["lag"] for one in run("groups", "list", "--json").json] == [None]
 
 
-def test_a_position_beyond_the_end_is_told(run: Run, terminal: Terminal) -> None:
-    with EmbeddedTubeMQ({"t": 1}) as tubemq:
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        for number in range(5):
-            tubemq.send("t", b"%d" % number)
-        tubemq.move_group("my_group", "t", 1, 0, 140)
-        assert run("lag", "my_group", *connection).stderr == ""
-        tubemq.delete_topic("t")
-        tubemq.create_topic("t", partitions=1)
-        tubemq.send("t", b"a")
-        told = "warning: the group stands beyond the end of 1:t:0: a broker lost messages, or the topic was"
-        shown = run("lag", "my_group", *connection)
-        assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "total lag 0")
-        assert shown.stderr.startswith(f"tubemq-spark: {told}")
-        shown = run("lag", "my_group", "--json", *connection)
-        assert ([(one["position"], one["end"], one["lag"]) for one in shown.json], told in shown.stderr) == (
-            [(140, 28, 0)],
-            True,
-        )
-        terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", *connection)
-        terminal.wait_for(lambda text: told in text)
-        terminal.interrupt()
-        assert terminal.finish().status == 0
+def test_a_position_beyond_the_end_is_told(own_tubemq: EmbeddedTubeMQ, run: Run, terminal: Terminal) -> None:
+    for number in range(5):
+        own_tubemq.send("t", b"%d" % number, "1:0")
+    own_tubemq.move_group("my_group", "t", 1, 0, 140)
+    assert run("lag", "my_group").stderr == ""
+    own_tubemq.delete_topic("t")
+    own_tubemq.create_topic("t", partitions=1)
+    own_tubemq.send("t", b"a", "1:0")
+    told = "warning: the group stands beyond the end of 1:t:0: a broker lost messages, or the topic was"
+    shown = run("lag", "my_group")
+    assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "total lag 0")
+    assert shown.stderr.startswith(f"tubemq-spark: {told}")
+    shown = run("lag", "my_group", "--json")
+    assert ([(one["position"], one["end"], one["lag"]) for one in shown.json], told in shown.stderr) == (
+        [(140, 28, 0)],
+        True,
+    )
+    terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", variables=variables_of(own_tubemq))
+    terminal.wait_for(lambda text: told in text)
+    assert terminal.interrupt().status == 0
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["live", "JSON"])
-def test_watching_tells_of_a_broker_that_goes_down(run: Run, terminal: Terminal, as_json: list[str]) -> None:
-    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
-        terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", *as_json, *connection)
-        terminal.wait_for(lambda text: "2:t:0" in text or '"broker_id": 2' in text)
-        tubemq.stop_broker(2)
-        terminal.wait_for(lambda text: "broker 2 is down, and its partitions are missing here" in text)
-        tubemq.stop_broker(1)
-        terminal.wait_for(lambda text: "broker 1,2 is down" in text)
-        tubemq.start_broker(1)
-        tubemq.send("t", b"a", "1:0")
-        terminal.wait_for(lambda text: "lag 1 " in text or '"lag": 1' in text)
-        terminal.interrupt()
-        assert terminal.finish().status == 0
+def test_watching_tells_of_a_broker_that_goes_down(
+    own_tubemq: EmbeddedTubeMQ, run: Run, terminal: Terminal, as_json: list[str]
+) -> None:
+    run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes")
+    terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", *as_json, variables=variables_of(own_tubemq))
+    terminal.wait_for(lambda text: "2:t:0" in text or '"broker_id": 2' in text)
+    own_tubemq.stop_broker(2)
+    terminal.wait_for(lambda text: "broker 2 is down, and its partitions are missing here" in text)
+    own_tubemq.stop_broker(1)
+    terminal.wait_for(lambda text: "broker 1,2 is down" in text)
+    own_tubemq.start_broker(1)
+    own_tubemq.send("t", b"a", "1:0")
+    terminal.wait_for(lambda text: "lag 1 " in text or '"lag": 1' in text)
+    assert terminal.interrupt().status == 0
 
 
-def test_watching_goes_on_after_a_restart_of_the_master(run: Run, terminal: Terminal) -> None:
-    with EmbeddedTubeMQ({"t": 1}) as tubemq:
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
-        terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", *connection)
-        terminal.wait_for(lambda text: '"lag": 0' in text)
-        tubemq.stop_master()
-        terminal.wait_for(lambda text: "the master's HTTP API does not answer" in text)
-        tubemq.send("t", b"a")
-        tubemq.start_master()
-        terminal.wait_for(lambda text: '"lag": 1' in text)
-        terminal.interrupt()
-        assert terminal.finish().status == 0
+def test_watching_goes_on_after_a_restart_of_the_master(
+    own_tubemq: EmbeddedTubeMQ, run: Run, terminal: Terminal
+) -> None:
+    run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes")
+    terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", variables=variables_of(own_tubemq))
+    terminal.wait_for(lambda text: '"lag": 0' in text)
+    own_tubemq.stop_master()
+    terminal.wait_for(lambda text: "the master's HTTP API does not answer" in text)
+    own_tubemq.send("t", b"a")
+    own_tubemq.start_master()
+    terminal.wait_for(lambda text: '"lag": 1' in text)
+    assert terminal.interrupt().status == 0
 
 
 def test_a_narrow_terminal_hides_no_cell() -> None:
@@ -149,8 +140,7 @@ def test_a_narrow_terminal_hides_no_cell() -> None:
         assert "topic my_topic: " in shown("doctor", "--topic", "my_topic")
         narrow.begin("lag", "my_group", "--watch", variables=variables)
         narrow.wait_for(lambda text: "group my_group: lag 0" in text)
-        narrow.interrupt()
-        assert narrow.finish().status == 0
+        assert narrow.interrupt().status == 0
 
 
 def test_entries_of_a_shared_store_count_once() -> None:

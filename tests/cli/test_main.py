@@ -336,8 +336,7 @@ def test_a_terminal_shows_the_activity_of_a_broker(terminal: Terminal, run: Run)
         assert run("produce", "demo", "--master", f"127.0.0.1:{port}", stdin=b"a\nb\n").returncode == 0
         terminal.wait_for(lambda text: "send_message" in text)
         terminal.wait_for(lambda text: re.search(r"^demo +2 ", text, re.MULTILINE) is not None)
-        terminal.interrupt()
-        assert terminal.finish().status == 0
+        assert terminal.interrupt().status == 0
 
 
 def test_the_printed_code_works_in_pyspark(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

@@ -56,16 +56,15 @@ def test_a_group_is_reset(topic: str, run: Run, group: str) -> None:
     assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
 
 
-def test_a_move_that_fails_names_what_was_moved(run: Run) -> None:
-    with EmbeddedTubeMQ({"t": 1}, 2) as tubemq:
-        for partition in ("1:0", "2:0"):
-            tubemq.send("t", b"a", partition)
-        tubemq.on("partition_register", broker=2, group="my_group", nth=2).close_connection()
-        connection = ["--master", tubemq.master, "-X", "tubemq.retry.maxElapsedMs=0"]
-        done = run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *connection)
-        assert done.returncode == 1
-        assert "group my_group was moved in 1:t:0; maybe also where" in done.stderr
-        assert (tubemq.group_offset("my_group", "t", 1, 0), tubemq.group_offset("my_group", "t", 2, 0)) == (28, 0)
+def test_a_move_that_fails_names_what_was_moved(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    for partition in ("1:0", "2:0"):
+        own_tubemq.send("t", b"a", partition)
+    own_tubemq.on("partition_register", broker=2, group="my_group", nth=2).close_connection()
+    impatient = ["-X", "tubemq.retry.maxElapsedMs=0"]
+    done = run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes", *impatient)
+    assert done.returncode == 1
+    assert "group my_group was moved in 1:t:0; maybe also where" in done.stderr
+    assert (own_tubemq.group_offset("my_group", "t", 1, 0), own_tubemq.group_offset("my_group", "t", 2, 0)) == (28, 0)
 
 
 @pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)  # a real broker removes the messages later
@@ -157,21 +156,21 @@ def test_a_group_is_set_to_what_a_query_has_committed(
     assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
 
 
-def test_a_batch_that_is_committed_while_the_command_waits_counts(run: Run, tmp_path: Path) -> None:
-    with EmbeddedTubeMQ({"t": 1}) as tubemq:
-        for _ in range(4):
-            tubemq.send("t", b"x")
-        folder = checkpoint(tmp_path, [offset({"t": {"1:0": 28}})])
+def test_a_batch_that_is_committed_while_the_command_waits_counts(
+    own_tubemq: EmbeddedTubeMQ, run: Run, tmp_path: Path
+) -> None:
+    for _ in range(4):
+        own_tubemq.send("t", b"x", "1:0")
+    folder = checkpoint(tmp_path, [offset({"t": {"1:0": 28}})])
 
-        def commit() -> None:
-            (tmp_path / "offsets" / "1").write_text("\n".join(["v1", '{"conf":{}}', offset({"t": {"1:0": 84}})]))
-            (tmp_path / "commits" / "1").write_text("v1\n{}")
+    def commit() -> None:
+        (tmp_path / "offsets" / "1").write_text("\n".join(["v1", '{"conf":{}}', offset({"t": {"1:0": 84}})]))
+        (tmp_path / "commits" / "1").write_text("v1\n{}")
 
-        connection = ["--master", tubemq.master, "--admin", tubemq.web_master]
-        with tubemq.on("partition_register", times=1).run(commit) as claim:
-            assert run("offsets", "set", "my_group", "--checkpoint", folder, "--yes", *connection).returncode == 0
-        assert claim.fired
-        assert tubemq.group_offset("my_group", "t", 1, 0) == 84
+    with own_tubemq.on("partition_register", times=1).run(commit) as claim:
+        assert run("offsets", "set", "my_group", "--checkpoint", folder, "--yes").returncode == 0
+    assert claim.fired
+    assert own_tubemq.group_offset("my_group", "t", 1, 0) == 84
 
 
 def test_a_topic_chooses_the_source_of_a_query(
@@ -262,29 +261,3 @@ def test_an_interrupt_at_the_question_ends_with_status_130(
     monkeypatch.setattr("sys.stdin", Interrupting())
     assert main(["offsets", "reset", group, topic, "--to", "-1"]) == 130
     assert capfd.readouterr().err.endswith("new one\nAborted.\n")
-
-
-@pytest.mark.parametrize("arguments", [[], ["1:0=0", "--checkpoint", "/nowhere"]])
-def test_positions_or_a_checkpoint_are_required(topic: str, run: Run, group: str, arguments: list[str]) -> None:
-    done = run("offsets", "set", group, topic, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "give TOPIC and BROKER:PARTITION=PLACE, or --checkpoint FOLDER" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["set", "1:0"], "is not BROKER:PARTITION=PLACE"),
-        (["set", "1:9=0"], "there is no 1:"),
-        (["set", "1:0=29"], "multiple of 28"),
-        (["set", "1:0=20260131120000"], "13 digits"),
-        (["reset", "--to", "202601311200"], "write it in the form 2026-01-31T12:00"),
-        (["reset", "--to", "never"], "--to is 'never'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_wrong_positions_are_named(topic: str, run: Run, group: str, arguments: list[str], part: str) -> None:
-    command, *rest = arguments
-    done = run("offsets", command, group, topic, *rest, "--yes")
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert part in done.stderr

@@ -122,26 +122,6 @@ def test_lines_before_a_wrong_one_are_stored(
     assert len(run("consume", topic).json) == stored
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--attribute", "x"], "KEY=VALUE"),
-        (["--attribute", "x=1", "--attribute", "x=2"], "--attribute 'x' is given twice"),
-        (["--time", "soon"], "--time"),
-        (["--time", "9999-12-31T23:59-14:00"], "--time"),
-        (["--partition", "1:99"], "99"),  # also without input
-        (["--from-json", "--whole"], "--from-json excludes"),
-        (["--key-separator", ""], "--key-separator is empty"),
-        (["-", "/no/such/file"], "/no/such/file"),
-        (["/tmp"], "/tmp"),
-    ],
-)
-def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str], part: str) -> None:
-    done = run("produce", named.new_topic("one"), *arguments)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert part in done.stderr
-
-
 @pytest.mark.parametrize("blocks", [True, False])
 def test_a_live_pipe_is_sent_when_it_pauses(
     tubemq: EmbeddedTubeMQ, run: Run, monkeypatch: pytest.MonkeyPatch, blocks: bool

@@ -246,21 +246,3 @@ def test_a_random_condition_is_evaluated_once(
     tried = redrive(dead, "--group", group, "--to", target, "--where", "rand() < 0.5", "--yes")
     shown = sum(int(count) for count in re.findall(rf"^{target} +(\d+) ", tried.text, re.MULTILINE))
     assert f"{100 - shown} dead letters would be left out" in tried.text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--message-format", "avro"], "avro"),
-        (["--from", "soon"], "soon"),
-        (["--only-topic", "t", "--json"], "--json shows no targets and asks nothing: give --yes or --dry-run"),
-        (["--to", "{topic}", "--yes"], "is the dead letter topic that is read. Name another one"),
-        (["--only-topic", "{topic}", "--yes"], "is the dead letter topic that is read. Name another one"),
-        (["--yes"], "name the topics that may be written: --only-topic or --to"),
-    ],
-)
-def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str], part: str) -> None:
-    topic = named.new_topic("one")
-    done = run("redrive", topic, *(one.format(topic=topic) for one in arguments))
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert part in done.stderr
