@@ -77,6 +77,22 @@ def test_a_lane_whose_records_have_moved_takes_others() -> None:
     assert [batch and batch.rows for batch in taken] == [[0], [1]]
 
 
+# Memory
+
+
+@pytest.mark.parametrize(("size", "stored"), [(100, 2), (63_000, 1)], ids=["small records", "a large record"])
+def test_a_caller_waits_for_a_64th_of_the_memory_or_for_one_large_record(size: int, stored: int) -> None:
+    queue, place = SendQueue(lambda *_: Partition(1, "demo", 0), 64_000), Partition(1, "demo", 0)
+    while not queue.is_full:
+        queue.put("demo", place, Record(b"", bytes(size), (None, None)))
+    before, released = queue.bytes, 0
+    batch = queue.take(queue.lanes()[0], 1000)
+    while batch is not None and not queue.has_room(before):
+        queue.release(batch, released, released + 1)
+        released += 1
+    assert released == stored
+
+
 # Explicit partitions
 
 

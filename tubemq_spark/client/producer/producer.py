@@ -232,7 +232,8 @@ class Producer:
     def _step_while_full(self) -> None:
         self.step()
         if self._queue.is_full:
-            self._step_until(lambda: self._queue.has_room)
+            before = self._queue.bytes
+            self._step_until(lambda: self._queue.has_room(before))
 
     def _step_until(self, is_done: Callable[[], bool]) -> None:
         while True:

@@ -26,7 +26,7 @@ MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowled
 BATCH = 256  # records of a batch at most
 _BATCH_BYTES = 1 << 20  # bytes of a batch at most, if it has more than one record
 _STEP = 128  # new records that are worth a system call
-_FREE_AGAIN = 63 / 64  # of the memory may be used when a caller that waited goes on
+_LEAST_FREED = 64  # a caller that waits goes on when a part of one in so many of the memory is free again
 _SEARCHED = 4  # batches in which a lane looks for records whose keys have none in flight
 
 PartitionForKey = Callable[[str, bytes], Partition]  # returns the partition of a topic and a key
@@ -195,10 +195,10 @@ class SendQueue:
         """Whether the caller must wait before it adds more (back-pressure)."""
         return self.bytes > self._max_bytes
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a caller that waits may go on: room for few records would make a batch of each few."""
-        return self.bytes <= self._max_bytes * _FREE_AGAIN
+    def has_room(self, before: int) -> bool:
+        """Whether a caller may go on that has waited since `before` bytes were used. Room for few small records would
+        make a batch of each few."""
+        return self.bytes <= min(self._max_bytes, before - self._max_bytes // _LEAST_FREED)
 
     def lanes(self) -> list[SendLane]:
         """Return the lanes with records that wait, the one that was served longest ago first."""
