@@ -114,6 +114,18 @@ def test_the_answers_of_sends_are_returned_where_they_are_wanted() -> None:
     assert [answer.messageId for answer in answers] == [1, 2, 3, 4]
 
 
+def test_an_acknowledgement_inside_another_reply_counts_for_no_send() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    begin(rpc, 2)
+    rpc.receive(acknowledgement(1))  # from now on, acknowledgements are known by their shape
+    number, _ = rpc.request(request())
+    inside = acknowledgement(2)
+    wire = reply_frame(number, Response(17, inside))
+    cut = wire.index(inside)
+    assert rpc.receive(wire[:cut]) + rpc.receive(wire[cut:]) == [(number, Response(17, inside))]
+    assert (rpc.take_outcomes(), rpc.unanswered) == ([1], 1)
+
+
 def test_sends_that_cannot_be_encoded_stay_unsent() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     assert rpc.next_sends(3) == range(1, 4)
