@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the blocks of a page need before they run, and what must hold afterwards.
 
-A page's readers have these topics and messages already. Each function prepares one page and returns its check.
+A page's readers have these topics and messages already. Each function prepares one page; after its `yield` it checks.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.certificates import Authority
@@ -24,12 +26,10 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 # The addresses that pages use for masters
 ADDRESS = r"(?:master(?:-1)?|127\.0\.0\.1|localhost):8715(?:,master-2:8715)?"
 
-Check = Callable[[Mapping[str, Any]], None]
-
 
 @dataclass
 class Given:
-    """What a preparation may use and change: `names` are those that the blocks see, `replaced` as in `Shell`."""
+    """What a preparation may use and change: `names` are those of the blocks, `replaced` as in `Shell`."""
 
     spark: SparkSession
     tubemq: EmbeddedTubeMQ
@@ -46,39 +46,25 @@ class Given:
         return sorted(message.body.decode() for message in self.tubemq.messages(topic))
 
 
-def nothing_more(names: Mapping[str, Any]) -> None:
-    """The blocks ran; that is all."""
-
-
-def prepare_nothing(given: Given) -> Check:
-    return nothing_more
-
-
-def prepare_index(given: Given) -> Check:
+def prepare_index(given: Given) -> Iterator[None]:
     given.topics("clicks", "orders")
     given.tubemq.send("clicks", b"1", msg_type="click")
     given.tubemq.send("clicks", b"2", msg_type="order")
-
-    def check(names: Mapping[str, Any]) -> None:
-        wait_for(lambda: given.bodies("orders") == ["2"], "the order", names["copy"])
-        names["query"].processAllAvailable()
-        assert given.spark.read.parquet(str(given.folder / "clicks")).count() == 2
-
-    return check
+    yield
+    wait_for(lambda: given.bodies("orders") == ["2"], "the order", given.names["copy"])
+    given.names["query"].processAllAvailable()
+    assert given.spark.read.parquet(str(given.folder / "clicks")).count() == 2
 
 
-def prepare_tutorial(given: Given) -> Check:
+def prepare_tutorial(given: Given) -> Iterator[None]:
     given.topics("readings", "averages")
-
-    def check(names: Mapping[str, Any]) -> None:
-        assert len(given.bodies("readings")) == 7
-        found = [json.loads(body) for body in given.bodies("averages")]
-        assert sum(average["readings"] for average in found) == 6
-
-    return check
+    yield
+    assert len(given.bodies("readings")) == 7
+    found = [json.loads(body) for body in given.bodies("averages")]
+    assert sum(average["readings"] for average in found) == 6
 
 
-def prepare_filters(given: Given) -> Check:
+def prepare_filters(given: Given) -> None:
     given.topics("clicks", "audit")
     for msg_type, minute, customer in (
         ("click", "202603010900", "c1"),
@@ -89,40 +75,32 @@ def prepare_filters(given: Given) -> Check:
         given.tubemq.send("clicks", b"-", attributes={"customer": customer}, msg_type=msg_type, msg_time=minute)
     given.tubemq.send("audit", b"-", msg_type="click")
     given.tubemq.send("audit", b"-")
-    return nothing_more
 
 
-def prepare_replay(given: Given) -> Check:
+def prepare_replay(given: Given) -> None:
     given.topics("clicks")
     for body, minute in ((b"before", "202603011030"), (b"at", "202603011100"), (b"later", "202603011230")):
         given.tubemq.send("clicks", body, msg_time=minute)
-    return nothing_more
 
 
-def prepare_sql(given: Given) -> Check:
+def prepare_sql(given: Given) -> Iterator[None]:
     given.topics("clicks", "counts")
     given.tubemq.send("clicks", b'{"page": "/home"}', msg_type="click")
     given.tubemq.send("clicks", b'{"page": "/cart"}', msg_type="click")
     given.tubemq.send("clicks", b'{"items": 3}', msg_type="order")
-
-    def check(names: Mapping[str, Any]) -> None:
-        counts = [json.loads(body) for body in given.bodies("counts")]
-        assert counts == [{"msg_type": "click", "messages": 2}, {"msg_type": "order", "messages": 1}]
-
-    return check
+    yield
+    counts = [json.loads(body) for body in given.bodies("counts")]
+    assert counts == [{"msg_type": "click", "messages": 2}, {"msg_type": "order", "messages": 1}]
 
 
-def prepare_newer_spark(given: Given) -> Check:
+def prepare_newer_spark(given: Given) -> Iterator[None]:
     given.topics("clicks", "orders")
     for topic in ("clicks", "orders"):
         given.tubemq.send(topic, topic.encode())
-
-    def check(names: Mapping[str, Any]) -> None:
-        given.spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
-        rows = given.spark.read.parquet(str(given.folder / "lake")).collect()
-        assert sorted(bytes(row["value"]) for row in rows) == [b"clicks", b"orders"]
-
-    return check
+    yield
+    given.spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
+    rows = given.spark.read.parquet(str(given.folder / "lake")).collect()
+    assert sorted(bytes(row["value"]) for row in rows) == [b"clicks", b"orders"]
 
 
 def send_clicks(given: Given) -> None:
@@ -137,13 +115,12 @@ def stream_of(given: Given, topic: str, group: str) -> Any:
     return given.spark.readStream.format("tubemq").options(**options, startingOffsets="earliest").load()
 
 
-def prepare_delta(given: Given) -> Check:
+def prepare_delta(given: Given) -> None:
     send_clicks(given)
     given.names["clicks"] = stream_of(given, "clicks", "clicks_to_delta")
-    return nothing_more
 
 
-def prepare_security(given: Given) -> Check:
+def prepare_security(given: Given) -> None:
     send_clicks(given)
     password = given.folder / "password"
     password.write_text("secret\n")
@@ -152,57 +129,37 @@ def prepare_security(given: Given) -> Check:
         r"/etc/tubemq/ca\.pem": str(given.authority.own.cert),
         r"/etc/tubemq/password": str(password),
     }
-    return nothing_more
 
 
-def prepare_migrate(given: Given) -> Check:
+def prepare_migrate(given: Given) -> Iterator[None]:
     given.topics("orders", partitions=1)
     for number in range(4):
         given.tubemq.send("orders", b"order %d" % number)
     given.tubemq.move_group("order_service", "orders", 1, 0, 2 * 28)
-
-    def check(names: Mapping[str, Any]) -> None:
-        assert given.tubemq.group_offset("order_service", "orders", 1, 0) == 4 * 28
-
-    return check
+    yield
+    assert given.tubemq.group_offset("order_service", "orders", 1, 0) == 4 * 28
 
 
-def prepare_lost_checkpoint(given: Given) -> Check:
+def prepare_lost_checkpoint(given: Given) -> None:
     given.topics("clicks", partitions=1)
     for number in range(5):
         given.tubemq.send("clicks", b"%d" % number)
     given.tubemq.move_group("clicks_to_lake", "clicks", 1, 0, 3 * 28)
-    return nothing_more
 
 
-def prepare_logging(given: Given) -> Check:
+def prepare_logging(given: Given) -> Iterator[None]:
     given.topics("clicks")
-
-    def check(names: Mapping[str, Any]) -> None:
-        given.spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
-        logging.getLogger("tubemq_spark").setLevel(logging.NOTSET)
-
-    return check
+    yield
+    given.spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    logging.getLogger("tubemq_spark").setLevel(logging.NOTSET)
 
 
-def prepare_deployment(given: Given) -> Check:
-    given.topics("clicks")
-    return nothing_more
+def prepare_testing(given: Given) -> Iterator[None]:
+    yield
+    assert sum(name.startswith("test_") for name in given.names) == 4
 
 
-def prepare_sizing(given: Given) -> Check:
-    send_clicks(given)
-    return nothing_more
-
-
-def prepare_testing(given: Given) -> Check:
-    def check(names: Mapping[str, Any]) -> None:
-        assert sum(name.startswith("test_") for name in names) == 4
-
-    return check
-
-
-def prepare_sink(given: Given) -> Check:
+def prepare_sink(given: Given) -> Iterator[None]:
     given.topics("my_topic", "my_other_topic", "counts")
     given.tubemq.send("my_topic", b"a")
     (given.folder / "events").mkdir()
@@ -216,14 +173,20 @@ def prepare_sink(given: Given) -> Check:
         "subscribe": "my_topic",
         "startingOffsets": "earliest",
     }
+    yield
+    wait_for(lambda: len(given.bodies("counts")) == 2, "the counts", given.names["query"])
+    (given.folder / "events" / "1.txt").write_text("Rome")
+    wait_for(lambda: len(given.bodies("counts")) == 3, "the second micro-batch", given.names["query"])
+    rome = [message for message in given.tubemq.messages("counts") if b"Rome" in message.body]
+    assert [json.loads(message.body)["count"] for message in rome] == [2, 3]
+    assert len({message.partition for message in rome}) == 1
+    cities = given.names["events"].selectExpr("city AS value").writeStream.format("tubemq").outputMode("update")
+    cities = cities.options(**given.names["options"], topic="counts", checkpointLocation=str(given.folder / "no"))
+    with pytest.raises(StreamingQueryException, match="tubemq does not support Update mode"):
+        cities.start().awaitTermination()
 
-    def check(names: Mapping[str, Any]) -> None:
-        wait_for(lambda: len(given.bodies("counts")) == 2, "the counts", names["query"])
 
-    return check
-
-
-def prepare_dead_letters(given: Given) -> Check:
+def prepare_dead_letters(given: Given) -> Iterator[None]:
     given.topics("dead_letters", "clicks")
     master = {"tubemq.master": given.tubemq.master}
     rows = "SELECT * FROM VALUES ('a', 'news'), ('b', ' news') AS rows(value, msg_type)"
@@ -231,26 +194,20 @@ def prepare_dead_letters(given: Given) -> Check:
     bad.options(topic="clicks", failedRows="deadLetter", deadLetterTopic="dead_letters").save()
     given.names["df"] = stream_of(given, "clicks", "dead_letters_of")
     given.names["tubemq"] = {**master, "tubemq.group": "restore", "startingOffsets": "earliest"}
-
-    def check(names: Mapping[str, Any]) -> None:
-        assert given.bodies("clicks") == ["a", "b"]
-
-    return check
+    yield
+    assert given.bodies("clicks") == ["a", "b"]
 
 
-def prepare_inlong(given: Given) -> Check:
+def prepare_inlong(given: Given) -> Iterator[None]:
     given.topics("my_topic")
     (given.folder / "packs").mkdir()
     sold = "SELECT 'a' AS value, TIMESTAMP '2026-03-01 10:00:00' AS sold_at"
     given.names["rows"] = given.spark.sql(sold)
-
-    def check(names: Mapping[str, Any]) -> None:
-        assert len(given.tubemq.messages("my_topic")) == 3  # the page writes its row three times
-
-    return check
+    yield
+    assert len(given.tubemq.messages("my_topic")) == 3  # the page writes its row three times
 
 
-def prepare_inlong_table(given: Given) -> Check:
+def prepare_inlong_table(given: Given) -> None:
     given.topics("shop")
     for minute, stream, body in (
         (0, "orders", rb"anna|12.50"),
@@ -260,15 +217,9 @@ def prepare_inlong_table(given: Given) -> Check:
     ):
         attributes = f"groupId=g_shop&streamId={stream}&dt={1_772_359_200_000 + 60_000 * minute}"  # from 10:00 on
         given.tubemq.send("shop", pack_grouped(1, [(attributes, body)]), msg_type=stream)
-    return nothing_more
 
 
-def prepare_values(given: Given) -> Check:
-    given.topics("readings")
-    return nothing_more
-
-
-def prepare_monitoring(given: Given) -> Check:
+def prepare_monitoring(given: Given) -> Iterator[None]:
     """The page's port may be in use, and a process has only one default registry."""
     given.names["CollectorRegistry"] = CollectorRegistry
     given.replaced |= {
@@ -276,25 +227,22 @@ def prepare_monitoring(given: Given) -> Check:
         r"serve\(9108\)": "serve(0)",
         r"progress\.jsonl": str(given.folder / "progress.jsonl"),
     }
-
-    def check(names: Mapping[str, Any]) -> None:
-        for listener in (names["listener"], names["lines"]):
-            given.spark.streams.removeListener(listener)
-        names["server"].stop()
-
-    return check
+    yield
+    for listener in (given.names["listener"], given.names["lines"]):
+        given.spark.streams.removeListener(listener)
+    given.names["server"].stop()
 
 
-PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
+PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/dead-letters.md": prepare_dead_letters,
-    "docs/howto/deployment.md": prepare_deployment,
-    "docs/pulsar.md": prepare_deployment,
+    "docs/howto/deployment.md": lambda given: given.topics("clicks"),
+    "docs/pulsar.md": lambda given: given.topics("clicks"),
     "docs/howto/logging.md": prepare_logging,
     "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
     "docs/howto/monitoring.md": prepare_monitoring,
-    "docs/howto/values.md": prepare_values,
+    "docs/howto/values.md": lambda given: given.topics("readings"),
     "docs/howto/migrate-consumer.md": prepare_migrate,
-    "docs/howto/sizing.md": prepare_sizing,
+    "docs/howto/sizing.md": send_clicks,
     "docs/howto/testing.md": prepare_testing,
     "docs/howto/inlong-table.md": prepare_inlong_table,
     "docs/inlong.md": prepare_inlong,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.certificates import Authority, Certificate
 from tests.documentation.pages import SHELL, Shell, blocks, check_shell_syntax, pages
-from tests.documentation.preparations import ADDRESS, PREPARATIONS, Given, prepare_nothing
+from tests.documentation.preparations import ADDRESS, PREPARATIONS, Given
 from tests.documentation.test_translations import TRANSLATIONS
 from tests.spark.queries import TOO_LATE
 from tubemq_spark.client import forget_servers
@@ -20,7 +20,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 
 PAGES = pages()
 ATTEMPTS = 3  # because a busy machine needs more than the 10 s that Spark gives a new process of a stream
-# test_examples.py, test_retry_page.py, test_translations.py
+# test_readme.py, test_retry_page.py, test_translations.py
 ELSEWHERE = {"README.md", "docs/howto/retry.md", *TRANSLATIONS}
 
 
@@ -58,14 +58,17 @@ def test_the_blocks_of_a_page_run(
 
 def run_page(page: str, given: Given) -> None:
     """Run the blocks of a page and its check."""
-    check = PREPARATIONS.get(page, prepare_nothing)(given)
+    prepared = PREPARATIONS[page](given) if page in PREPARATIONS else None
+    check = iter(()) if prepared is None else prepared
+    next(check, None)
     shell = Shell(page, given.spark, given.folder, {ADDRESS: given.tubemq.master, **given.replaced})
     shell.names.update(given.names)
     for block in blocks(page):
         if block.runs:
             shell.paste(block)
     assert shell.ran
-    check(shell.names)
+    given.names = shell.names
+    assert list(check) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
