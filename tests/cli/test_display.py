@@ -10,17 +10,8 @@ from rich.console import Console
 
 from tubemq_spark.cli.demo import Batch, Display
 
-ROWS = [
-    (
-        f"1:{n % 3}",
-        str(28 * n),
-        "temperature",
-        "2024-02-29 12:30",
-        "site=harbour",
-        f'{{"sensor": {n}, "celsius": 71.5}}',
-    )
-    for n in range(30)
-]
+FIXED = ("temperature", "2024-02-29 12:30", "site=harbour")
+ROWS = [(f"1:{n % 3}", str(28 * n), *FIXED, f'{{"sensor": {n}, "celsius": 71.5}}') for n in range(30)]
 
 
 def shown(width: int, *, terminal: bool, batches: list[Batch]) -> str:
@@ -62,13 +53,9 @@ def test_a_terminal_shows_rows_batches_and_status_within_its_width(width: int) -
     if width >= 80:
         assert "micro-batches" in text
         assert "█" in text
-
-
-@pytest.mark.parametrize("width", [100, 200])
-def test_a_wide_terminal_shows_whole_rows(width: int) -> None:
-    text = shown(width, terminal=True, batches=BATCHES)
-    assert '"celsius": 71.5}' in text
-    assert "2024-02-29 12:30" in text
+    if width >= 100:  # whole rows
+        assert '"celsius": 71.5}' in text
+        assert "2024-02-29 12:30" in text
 
 
 def test_a_terminal_shows_only_the_status_before_there_are_rows() -> None:
