@@ -4,42 +4,21 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tubemq_spark import errors
-from tubemq_spark.errors import (
-    AuthError,
-    ConfigError,
-    DataLossError,
-    FencedError,
-    PartitionOccupiedError,
-    PositionMovedError,
-    ProtocolError,
-    ServerError,
-    TimestampMissingError,
-    TransportError,
-    TubeMQError,
-)
+from tubemq_spark.errors import DataLossError, FencedError, PartitionOccupiedError, ServerError, TubeMQError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import code_name, error_for_code, error_for_failure
 
-EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
-    (TubeMQError("text"), {}),
-    (ConfigError("text"), {}),
-    (TimestampMissingError("text"), {}),
-    (AuthError("text"), {}),
-    (ProtocolError("text"), {}),
-    (TransportError("text"), {}),
-    (PositionMovedError("text"), {}),
-    (ServerError("text", code=404, name="NOT_FOUND", message="m"), {"code": 404, "name": "NOT_FOUND", "message": "m"}),
-    (PartitionOccupiedError("text", holder="h"), {"holder": "h"}),
-    (FencedError("text", holder="h"), {"holder": "h"}),
-    (
-        DataLossError("text", topic="t", broker_id=1, partition=2, asked=28, offered=56),
-        {"topic": "t", "broker_id": 1, "partition": 2, "asked": 28, "offered": 56},
-    ),
-]
+FIELDS: dict[type[TubeMQError], dict[str, Any]] = {
+    ServerError: {"code": 404, "name": "NOT_FOUND", "message": "m"},
+    PartitionOccupiedError: {"holder": "h"},
+    FencedError: {"holder": "h"},
+    DataLossError: {"topic": "t", "broker_id": 1, "partition": 2, "asked": 28, "offered": 56},
+}
 
 
 def subclasses(kind: type[TubeMQError]) -> Iterator[type[TubeMQError]]:
@@ -50,13 +29,11 @@ def subclasses(kind: type[TubeMQError]) -> Iterator[type[TubeMQError]]:
         yield from subclasses(subclass)
 
 
-def test_there_is_an_example_of_every_error() -> None:
-    assert {type(error) for error, _ in EXAMPLES} == set(subclasses(TubeMQError))
-
-
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize(("error", "fields"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_errors_can_be_pickled(error: TubeMQError, fields: dict[str, object], protocol: int) -> None:
+@pytest.mark.parametrize("kind", dict.fromkeys(subclasses(TubeMQError)))
+def test_errors_can_be_pickled(kind: type[TubeMQError], protocol: int) -> None:
+    fields = FIELDS.get(kind, {})
+    error = kind("text", **fields)
     error.__cause__ = ValueError("stays behind")
     for there in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
         assert type(there) is type(error)

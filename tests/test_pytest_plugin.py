@@ -61,13 +61,6 @@ def test_the_fixture_is_found(tmp_path: Path, options: list[str], environment: d
     assert passed(run_pytest(tmp_path, *options, **environment)) == 2
 
 
-def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(USERS_TEST)
-    done = run_pytest(tmp_path, "-p", f"no:{PLUGIN}")
-    assert done.returncode == 1
-    assert "fixture 'tubemq' not found" in done.stdout
-
-
 def test_only_what_is_used_is_imported(tmp_path: Path) -> None:
     """Nothing slow before the fixture is used, and no client after it."""
     (tmp_path / "test_it.py").write_text(

@@ -85,9 +85,3 @@ def test_message_that_is_not_a_pack_is_corrupt(start: Start, caplog: pytest.LogC
     assert "1:t:0: 1 corrupt messages were skipped" in caplog.text
     kept = read_batch(tubemq, "t", messageFormat="inlongmsg", corruptMessages="keep")
     assert [(row["value"], row["corrupt"]) for row in kept] == [(b"one", False), (b"two", False), (other, True)]
-
-
-def test_another_format_is_refused(start: Start) -> None:
-    source = TubeMQDataSource(options(start({"t": 1}), "t", messageFormat="json"))
-    with pytest.raises(ConfigError, match=r"^option 'messageFormat' is 'json'; expected raw, inlongmsg or inlong"):
-        source.schema()
