@@ -66,20 +66,6 @@ def test_a_new_group_skips_nothing(start: Start, caplog: pytest.LogCaptureFixtur
     assert "[group-skipped]" not in caplog.text
 
 
-def test_next_run_commits_the_batch_of_trigger_once(start: Start) -> None:
-    """With trigger `once`, Spark ends the run without calling `commit`."""
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 50)
-    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
-    assert [len(rows) for rows in stream.run("once")] == [50]
-    assert stands(tubemq) == 0
-    fill(tubemq, "t", 5)
-    assert [len(rows) for rows in stream.run("once")] == [5]
-    assert stands(tubemq) == 50 * UNIT
-    assert stream.run() == []
-    assert stands(tubemq) == 55 * UNIT
-
-
 @pytest.mark.option("commitOffsets")
 @pytest.mark.parametrize("begin", [0, 7])
 def test_group_stays_with_commit_offsets_false(start: Start, begin: int) -> None:
