@@ -26,16 +26,13 @@ def result(*rows: Row, scale: float = 1.0) -> PartResult:
 
 
 def test_stored_results_are_read_again(tmp_path: Path) -> None:
+    assert list(results.read(tmp_path / "results")) == []
     written = result(Row(KEY, (1.0, 30.0, 2.0)), Row(KEY._replace(quantity=CPU), (0.5,)))
     file = results.write(written, tmp_path / "results")
     found = results.read(tmp_path / "results")
     assert file.name == "read.json"
     assert found.parts == {"read": written}
     assert (found.median(KEY), found.median(KEY._replace(size=7))) == (2.0, None)
-
-
-def test_a_folder_without_results_has_no_rows(tmp_path: Path) -> None:
-    assert list(results.read(tmp_path / "missing")) == []
 
 
 @pytest.mark.parametrize("name", parts.NAMES)
