@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,8 @@ from tubemq_spark.sink.write_plan import WritePlan, plan_write
 
 ROWS = [{"value": b"%d" % row} for row in range(50)]
 EARLIER = [b"earlier"] * 40
+Exchange = Callable[..., tuple[int, int] | None]
+Make = Callable[..., TaskMark]
 
 
 @pytest.fixture
@@ -89,22 +91,50 @@ def test_an_attempt_of_the_earlier_stage_stops(
     assert_each_stored_once(cluster)
 
 
-def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+# Marks without a broker
+
+
+class Group:
+    """The position of the group of the marks, as a broker exchanges it."""
+
+    def __init__(self, begin: int = 0) -> None:
+        self.at, self.begin = 0, begin
+
+    def exchange(self, *asked: Any, within: float) -> tuple[int, int]:
+        before, self.at = self.at, self.at if asked[-1] is None else max(self.begin, asked[-1])
+        return before, self.at
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Make:
+    """Return a function that makes the mark of an attempt, for which `exchange` answers instead of the broker."""
+    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
+
+    def make(exchange: Exchange, attempt: int = 0, *, batch: int = 1, stored: int = 100) -> TaskMark:
+        monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+        planned = {Partition(1, "demo", 0): Bookmark(0, 0, stored * UNIT)}
+        return TaskMark(session, "group", WriteTask("query", batch, 0, 0, "run", attempt), planned)
+
+    return make
+
+
+def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(clock: ManualClock, make: Make) -> None:
     """An attempt asks whether it may go on before it sends, and waits 2 s for a broker that does not answer."""
-    clock, at, asked, slow = ManualClock(), [0], [0], [False]
+    group, asked, slow = Group(), [0], [False]
 
     def exchange(*of: Any, within: float) -> tuple[int, int] | None:
         asked[0] += 1
         if slow[0]:
             clock.advance(within)
             return None
-        before, at[0] = at[0], at[0] if of[-1] is None else of[-1]
-        return before, at[0]
+        return group.exchange(*of, within=within)
 
-    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
-    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
-    mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run"), planned)
+    mark = make(exchange)
 
     def checks(count: int) -> list[int]:
         """Check every half second, and return how often the broker was asked."""
@@ -123,18 +153,15 @@ def test_a_broker_that_stops_to_answer_does_not_take_all_the_time(monkeypatch: p
 
 
 @pytest.mark.parametrize("unanswered", [1, 2])
-def test_an_attempt_whose_mark_got_no_answer_stops_too(monkeypatch: pytest.MonkeyPatch, unanswered: int) -> None:
+def test_an_attempt_whose_mark_got_no_answer_stops_too(clock: ManualClock, make: Make, unanswered: int) -> None:
     """It does not know whether its request was executed, but sees that another attempt has left a mark."""
-    clock, at, answers = ManualClock(), [0], iter([False] * unanswered)
+    group, answers = Group(), iter([False] * unanswered)
 
     def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
-        before, at[0] = at[0], at[0] if asked[-1] is None else asked[-1]
-        return (before, at[0]) if next(answers, True) else None
+        answer = group.exchange(*asked, within=within)
+        return answer if next(answers, True) else None
 
-    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
-    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
-    first, second = (TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", n), planned) for n in range(2))
+    first, second = (make(exchange, attempt) for attempt in range(2))
     assert not first.take()
     clock.advance(2.0)
     if unanswered == 1:
@@ -147,20 +174,12 @@ def test_an_attempt_whose_mark_got_no_answer_stops_too(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("others", [[1], [1, 1], [1, 1, 1], [1, 2], [1, 2, 3]])
-def test_an_attempt_notices_any_of_the_later_ones(others: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_notices_any_of_the_later_ones(clock: ManualClock, make: Make, others: list[int]) -> None:
     """Also if it looks again only after several others, as many as Spark makes by default, and some of them are of
     later batches. Retention has removed half of the messages."""
-    clock, at = ManualClock(), [0]
-
-    def exchange(*asked: Any, within: float) -> tuple[int, int] | None:
-        before, at[0] = at[0], at[0] if asked[-1] is None else max(50 * UNIT, asked[-1])
-        return before, at[0]
-
-    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
-    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
+    group = Group(50 * UNIT)
     batches = [1, *others]
-    marks = [TaskMark(session, "group", WriteTask("query", batch, 0, 0, "run"), planned) for batch in batches]
+    marks = [make(group.exchange, batch=batch) for batch in batches]
     assert [mark.take() for mark in marks] == [False, *(batch == before for before, batch in pairwise(batches))]
     clock.advance(2.0)
     marks[-1].check()
@@ -168,20 +187,15 @@ def test_an_attempt_notices_any_of_the_later_ones(others: list[int], monkeypatch
         marks[0].check()
 
 
-def test_attempts_that_take_their_marks_at_the_same_time_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_that_take_their_marks_at_the_same_time_differ(clock: ManualClock, make: Make) -> None:
     """One finds a mark that another one is about to replace: the next mark after it may be the first attempt's."""
-    clock, group, meanwhile = ManualClock(), [0], list[int]()
+    group, meanwhile = Group(), list[int]()
 
     def exchange(*asked: Any, within: float) -> tuple[int, int]:
-        before = group[0]
-        if asked[-1] is not None:
-            before, group[0] = meanwhile.pop(0) if meanwhile else before, asked[-1]
-        return before, group[0]
+        before, now = group.exchange(*asked, within=within)
+        return meanwhile.pop(0) if meanwhile and asked[-1] is not None else before, now
 
-    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
-    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
-    first, last = (TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", one), planned) for one in (0, 1))
+    first, last = make(exchange, 0), make(exchange, 1)
     marks = first._places[0].marks
     assert not first.take()
     meanwhile += [marks[3], marks[2]]  # the third attempt's two requests come before those of the last one
@@ -193,50 +207,42 @@ def test_attempts_that_take_their_marks_at_the_same_time_differ(monkeypatch: pyt
 
 
 def test_an_attempt_whose_second_mark_got_no_answer_stops_if_another_has_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock, make: Make
 ) -> None:
     """Both found the same mark, so both have chosen the same one after it."""
-    clock, marks, group, asked = ManualClock(), list[int](), [0], list[int]()
+    group, asked = Group(), list[int]()
 
     def exchange(*of: Any, within: float) -> tuple[int, int] | None:
+        before, now = group.exchange(*of, within=within)
         if of[-1] is None:
-            return group[0], group[0]
-        asked.append(of[-1])
-        if len(asked) == 2:  # its second request: no answer, and the other attempt leaves the same mark meanwhile
-            group[0] = asked[-1]
-            return None
-        before, group[0] = marks[3], of[-1]
-        return before, group[0]
+            return before, now
+        asked.append(now)
+        # Its second request: no answer, and the other attempt leaves the same mark meanwhile.
+        return None if len(asked) == 2 else (mark._places[0].marks[3], now)
 
-    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-    session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
-    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 100 * UNIT)}
-    attempt = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", 0), planned)
-    marks += attempt._places[0].marks
-    assert attempt.take()
+    mark = make(exchange)
+    assert mark.take()
     clock.advance(2.0)
     with pytest.raises(FencedError):
-        attempt.check()
+        mark.check()
 
 
 @pytest.mark.parametrize("attempt", range(4))
-def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(
-    attempt: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(make: Make, attempt: int) -> None:
     """Retention has removed so much that the broker moves the group to the begin of the store, which is a mark."""
     asked = []
-    session = ProducerSession(ClientSettings.from_options({"tubemq.master": "master:8715"}))
-    planned = {Partition(1, "demo", 0): Bookmark(0, 0, 16 * UNIT)}
-    mark = TaskMark(session, "group", WriteTask("query", 1, 0, 0, "run", attempt), planned)
-    begin = max(mark._places[0].marks)
 
     def exchange(*given: Any, within: float) -> tuple[int, int]:
         asked.append(given)
         assert len(asked) < 10
         return begin, max(begin, given[-1])
 
-    monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
+    mark = make(exchange, attempt, stored=16)
+    begin = max(mark._places[0].marks)
     assert mark.take()
+
+
+# Servers that take no marks
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
