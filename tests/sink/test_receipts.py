@@ -136,27 +136,18 @@ def known(offset: int | None, message_id: int | None, time: int | None, **others
         (known(56, -5, None), known(28, -5, TIME), known(56, -5, TIME)),
         (known(None, -5, TIME + 1), known(28, -5, TIME), known(28, -5, TIME + 1)),
         (known(None, -5, None), known(None, -5, TIME), known(None, -5, TIME)),
+        (known(None, -6, None), known(28, -5, TIME), None),
+        (known(None, -5, None, broker_id=2), known(28, -5, TIME), None),
+        (known(None, -5, None, partition=3), known(28, -5, TIME), None),
+        (known(None, -5, None), known(28, None, TIME), None),
     ],
 )
-def test_facts_of_an_earlier_commit_about_the_same_message_are_kept(
-    tmp_path: Path, now: Landed, then: Landed, merged: Landed
+def test_facts_of_an_earlier_commit_are_kept_only_about_the_same_message(
+    tmp_path: Path, now: Landed, then: Landed, merged: Landed | None
 ) -> None:
     write_receipts(str(tmp_path), ID, 1, [packed(3, [then, landed(1)])])
     file = write_receipts(str(tmp_path), ID, 1, [packed(3, [landed(1, offset=84), now])])
-    assert read(file) == [*expected(1, 3, [merged, landed(1, offset=84)])]
-
-
-@pytest.mark.parametrize(
-    "now",
-    [
-        known(None, -6, None),
-        known(None, -5, None, broker_id=2),
-        known(None, -5, None, partition=3),
-    ],
-)
-def test_facts_about_another_message_are_not_kept(tmp_path: Path, now: Landed) -> None:
-    write_receipts(str(tmp_path), ID, 1, [packed(3, [known(28, -5, TIME)])])
-    assert read(write_receipts(str(tmp_path), ID, 1, [packed(3, [now])])) == [*expected(1, 3, [now])]
+    assert read(file) == [*expected(1, 3, [merged or now, landed(1, offset=84)])]
 
 
 def test_rows_of_two_topics_may_have_the_same_number(tmp_path: Path) -> None:
@@ -169,12 +160,6 @@ def test_rows_of_two_topics_may_have_the_same_number(tmp_path: Path) -> None:
     assert sorted(read(write_receipts(str(tmp_path), ID, 1, [packed(3, rows)]))) == sorted(
         expected(1, 3, [known(28, -5, TIME), rows[1]])
     )
-
-
-def test_facts_about_a_message_without_an_id_are_not_kept(tmp_path: Path) -> None:
-    now = known(None, -5, None)
-    write_receipts(str(tmp_path), ID, 1, [packed(3, [known(28, None, TIME)])])
-    assert read(write_receipts(str(tmp_path), ID, 1, [packed(3, [now])])) == [*expected(1, 3, [now])]
 
 
 def test_no_row_is_lost_from_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
-    LongType,
     MapType,
     StringType,
     StructField,
@@ -21,7 +20,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink import schema as schema_module
 from tubemq_spark.sink.schema import Cells, cells_of_batch, cells_of_row, cells_together, check_columns
 
@@ -52,34 +50,6 @@ def test_columns_are_accepted(columns: StructType) -> None:
     check_columns(columns, "demo")
 
 
-@pytest.mark.parametrize(
-    ("columns", "error"),
-    [
-        (schema(), "column 'value' .* is missing; the frame has no columns"),
-        (
-            schema("value", "city", "Value"),
-            "^columns 'city', 'Value' are unknown to the sink; the sink accepts value .*them$",
-        ),
-        (
-            schema("id", "body"),
-            "^columns 'id', 'body' are unknown to the sink, and column 'value' is missing; the sink",
-        ),
-        (schema("id", "topic"), "^column 'id' is unknown to the sink, and column 'value' is missing; the sink accepts"),
-        (schema("topic", offset=LongType()), "column 'value' .* is missing; the frame has topic, offset"),
-        (schema("value", "value"), "column 'value' is present more than once"),
-        (
-            schema("value", inlong_index=INT),
-            "column 'inlong_index' is a position in a pack that was read; drop it before",
-        ),
-    ],
-    ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
-)
-def test_columns_are_refused(columns: StructType, error: str) -> None:
-    """tests/sink_options/test_columns.py has the types of each column, and single columns."""
-    with pytest.raises(ConfigError, match=error):
-        check_columns(columns, "demo")
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
 def test_values_become_bytes(kind: pa.DataType) -> None:
     batch = pa.record_batch([pa.array(["Zürich", "", None]).cast(kind)], names=["value"])
@@ -93,8 +63,12 @@ MINUTES = 29_920_830
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Los_Angeles"])
 @pytest.mark.parametrize(
     ("moment", "minutes"),
-    [(MOMENT, MINUTES), (datetime(1969, 12, 31, 23, 59, 30, tzinfo=timezone.utc), -1)],
-    ids=["now", "before 1970"],
+    [
+        (MOMENT, MINUTES),
+        (datetime(1969, 12, 31, 23, 59, 30, tzinfo=timezone.utc), -1),
+        (datetime(1, 1, 1, tzinfo=timezone.utc), -1_035_593_280),
+    ],
+    ids=["now", "before 1970", "first day"],
 )
 def test_times_become_minutes_since_the_epoch(zone: str, moment: datetime, minutes: int) -> None:
     batch = pa.record_batch(
