@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
 
 from tests.clocks import UseTimings
-from tests.clusters.embedded import EmbeddedCluster
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
 from tests.sending import counted
 from tubemq_spark.sink import output_dir
 
@@ -62,6 +63,13 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
         return handler
 
     return install
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Two brokers with two partitions of topic `demo` each."""
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
+        yield running
 
 
 @pytest.fixture

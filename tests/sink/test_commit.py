@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructType
 
-from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.real.topics import TopicSpec
+from tests.clusters.embedded import EmbeddedCluster
+from tests.without_spark.sink import options
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.writers import TubeMQStreamRowWriter, batch_writer
@@ -18,27 +16,20 @@ from tubemq_spark.sink.writers import TubeMQStreamRowWriter, batch_writer
 SCHEMA = StructType().add("value", BinaryType())
 
 
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}) as running:
-        yield running
-
-
 @pytest.mark.parametrize("messages", [[None], [Written(), None], [Written(), WriterCommitMessage()]])
 def test_a_commit_without_the_report_of_a_task_is_refused(
     cluster: EmbeddedCluster, messages: list[WriterCommitMessage | None]
 ) -> None:
     """With trigger(continuous=…) Spark does not run the sink's tasks."""
-    writer = batch_writer({"tubemq.master": cluster.master, "topic": "demo"}, SCHEMA, False)
+    writer = batch_writer(options(cluster, "demo"), SCHEMA, False)
     with pytest.raises(ConfigError, match=r"use trigger\(processingTime=…\)"):
         TubeMQStreamRowWriter(writer._plan).commit(messages, 5)
 
 
 def test_commits_and_aborts_are_logged(cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture) -> None:
-    given = {"tubemq.master": cluster.master, "topic": "demo"}
     done = [Written({"1:demo:0": 2}), Written({"1:demo:0": 1, "2:demo:0": 4})]
     with caplog.at_level("DEBUG", "tubemq_spark.sink"):
-        writer = batch_writer(given, SCHEMA, False)
+        writer = batch_writer(options(cluster, "demo"), SCHEMA, False)
         writer.commit(done)
         writer.abort(done)
         stream = TubeMQStreamRowWriter(writer._plan)

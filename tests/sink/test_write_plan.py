@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from tests.clocks import UseTimings
-from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.real.topics import TopicSpec
+from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
+from tests.without_spark.sink import batches, options
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import TransportError
 from tubemq_spark.sink.task_writer import write_batches
@@ -22,26 +20,13 @@ from tubemq_spark.sink.write_plan import plan_write
 from tubemq_spark.sink.writers import batch_writer, stream_writer
 
 SCHEMA = StructType().add("value", BinaryType())
-
-
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
-        yield running
-
-
-def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, pa.schema([("value", pa.binary())]))
-
-
-def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
-    return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
+ROWS = [{"value": b"a"}]
 
 
 def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
-    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    plan_write(options(cluster, "demo"), SCHEMA, overwrite=False)
     calls = master_calls()
-    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    plan_write(options(cluster, "demo"), SCHEMA, overwrite=False)
     assert master_calls() == calls > 0
 
 
@@ -52,25 +37,23 @@ def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
     use_timings(first_contact_timeout=0.0)
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
     with pytest.raises(TransportError, match="no master answered"):
-        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False).for_tasks()
+        plan_write(options(cluster, "demo"), SCHEMA, overwrite=False).for_tasks()
     assert lost.fired == 1
 
-    planned = pickle.loads(pickle.dumps(plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
+    planned = pickle.loads(pickle.dumps(plan_write(options(cluster, "demo"), SCHEMA, overwrite=False)))
     forget_servers()  # the task is in another process
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
-    write_batches(planned, [batch([{"value": b"a"}])])
+    write_batches(planned, batches(ROWS, SCHEMA))
     assert bodies_in(cluster) == {b"a": 1}
     assert lost.fired == 1
 
 
 def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
-    given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
-    for writer in (
-        batch_writer(given, SCHEMA, False),
-        stream_writer(given, SCHEMA, False),
-    ):
+    given = options(cluster, "demo", tubemq_user="me", tubemq_password="geheim")
+    for make in (batch_writer, stream_writer):
+        writer = make(given, SCHEMA, False)
         assert "geheim" not in repr(writer)
         arrived = pickle.loads(pickle.dumps(writer))
-        written = pickle.loads(pickle.dumps(arrived.write(iter([batch([{"value": b"a"}])]))))
+        written = pickle.loads(pickle.dumps(arrived.write(batches(ROWS, SCHEMA))))
         assert sum(written.rows.values()) == 1
     assert bodies_in(cluster) == {b"a": 2}

@@ -55,9 +55,3 @@ def test_without_arrow_writers_rows_are_written_one_by_one(
     else:
         source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
         assert isinstance(getattr(source, make)(SCHEMA, False), getattr(datasource, ARROW[make]))
-
-
-@pytest.mark.parametrize("make", ARROW)
-def test_with_arrow_writers_rows_come_as_arrow_batches(tubemq: EmbeddedTubeMQ, make: str) -> None:
-    source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
-    assert isinstance(getattr(source, make)(SCHEMA, False), getattr(datasource, ARROW[make]))
