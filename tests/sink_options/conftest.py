@@ -31,6 +31,12 @@ def demo(cluster: Cluster) -> str:
 
 
 @pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """A topic of this test alone, of one partition on each broker."""
+    return cluster.new_topic("one")
+
+
+@pytest.fixture
 def start() -> Iterator[Start]:
     """Return a function that starts a cluster with topic `demo`, or the named topics, of `partitions` a broker."""
     with ExitStack() as stack:

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers refuse sends in the middle of a task: the sink retries, then reports how many are acknowledged."""
+"""Brokers that are down, or have removed what an earlier attempt has stored."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.without_spark.sink import INT, Task, Writing, batches, schema
+from tests.without_spark.sink import INT, Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import DataLossError
-from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.task_writer import write_batches
 
 ROWS = [{"value": b"%03d" % n} for n in range(600)]
-MIDDLE = 300
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +29,6 @@ def running() -> Iterator[EmbeddedCluster]:
 def own_cluster(running: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
     yield running
     running.tubemq.clear_faults()
-
-
-@pytest.fixture
-def write(own_cluster: EmbeddedCluster) -> Callable[..., Written]:
-    """Return a function that writes the rows; something happens in the middle."""
-
-    def give(topic: str, happens: Callable[[], object], task: Task, **given: Any) -> Written:
-        columns = schema(ROWS)
-        writing = Writing(own_cluster, columns, topic, streaming=True, tubemq_retry_maxElapsedMs=400, **given)
-
-        def rows() -> Iterator[pa.RecordBatch]:
-            for number, batch in enumerate(batches(ROWS, columns, MIDDLE)):
-                if number:
-                    happens()
-                yield batch
-
-        with task.running():
-            return write_batches(writing.plan, rows())
-
-    return give
 
 
 def bodies(cluster: EmbeddedCluster, topic: str) -> list[bytes]:

@@ -94,17 +94,6 @@ def test_the_position_a_row_was_read_from_is_no_target(cluster: Cluster, demo: s
 
 
 @pytest.mark.column("broker_id", "partition")
-def test_without_its_position_a_row_goes_to_its_target(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
-    copy = cluster.new_topic("three")
-    names = ("value", "broker_id", "partition")
-    save(cluster, [{name: row[name] for name in names} for row in read], copy)
-    there = {message.body: message.partition for message in stored_in(cluster, copy)}
-    assert there == {
-        row["value"]: type(partitions(cluster, copy)[0])(row["broker_id"], copy, row["partition"]) for row in read
-    }
-
-
-@pytest.mark.column("broker_id", "partition")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_a_row_that_was_not_read_goes_to_its_target(cluster: Cluster, by_rows: bool) -> None:
     """INSERT INTO a view gives null to the columns that the statement does not name."""
@@ -142,18 +131,6 @@ def test_copies_may_get_a_key(cluster: Cluster, demo: str) -> None:
     for _ in range(2):
         save(cluster, [{**NOWHERE, "key": b"%d" % (n % 4), "value": b"%d" % (n % 4)} for n in range(40)], demo)
     assert len({(message.body, message.partition) for message in stored_in(cluster, demo)}) == 4
-
-
-@pytest.mark.sink_option("stampRows")
-def test_stamps_of_another_query_are_refused(cluster: Cluster, demo: str) -> None:
-    """They would give this query's row the identity of another one."""
-    copy = cluster.new_topic("one")
-    Writing(cluster, schema(), demo, streaming=True, stampRows=True).write([{"value": b"a"}], Task())
-    rows = rows_of(cluster, demo)
-    with pytest.raises(ConfigError, match=r"column 'attributes': the attribute spark_batch, .* is reserved where rows"):
-        save(cluster, rows, copy, kinds=AS_READ, stampRows=True)
-    save(cluster, rows, copy, kinds=AS_READ)
-    assert [own(message) for message in stored_in(cluster, copy)] == [rows[0]["attributes"]]
 
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")

@@ -46,27 +46,23 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         session: ProducerSession,
         base: str,
         partitions: Iterable[Partition],
-        retry_for: float | None = None,
-        *,
+        *retry_for: float | None,
         within: float | None = None,
         **how: bool,
     ) -> dict[Partition, Bookmark]:
         wanted = list(partitions)
         there = [one for one in wanted if one.broker_id not in brokers]
         gone = [one for one in wanted if one.broker_id in brokers]
-        found = read_bookmarks(session, base, there, retry_for, **how)
-        return found | read_bookmarks(session, base, gone, retry_for, within=within, **how)
+        found = read_bookmarks(session, base, there, *retry_for, **how)
+        return found | read_bookmarks(session, base, gone, *retry_for, within=within, **how)
 
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.read_bookmarks", read)
     return brokers
 
 
-def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
-    """Return the partitions of each body."""
-    found: dict[bytes, set[Partition]] = {}
-    for message in cluster.tubemq.messages("demo"):
-        found.setdefault(message.body, set()).add(Partition(message.broker_id, "demo", message.partition))
-    return found
+def homes(cluster: EmbeddedCluster) -> list[tuple[bytes, Partition]]:
+    messages = cluster.tubemq.messages("demo")
+    return [(message.body, Partition(message.broker_id, "demo", message.partition)) for message in messages]
 
 
 def test_keys_in_flight_to_a_broker_that_goes_away_go_to_others(
@@ -75,20 +71,12 @@ def test_keys_in_flight_to_a_broker_that_goes_away_go_to_others(
     """They do not wait for late copies in a partition that the master does not list any more."""
     use_timings(closed_connection_settling=3600.0, heartbeat_period=0.1)
 
-    def go_away() -> None:
-        cluster.stop_broker(2)
-
-    cluster.tubemq.on("send_message", broker=2, times=1).run(go_away)
+    cluster.tubemq.on("send_message", broker=2, times=1).run(lambda: cluster.stop_broker(2))
     with Producer(settings(cluster, retry_for=360_000.0, clock=SkippingClock())) as producer:
         for key in KEYS:
             producer.send("demo", key, key=key)
         producer.flush()
-    assert set(homes_of_rows(cluster)) >= {(key, LEFT.partition(key)) for key in KEYS}
-
-
-def homes_of_rows(cluster: EmbeddedCluster) -> list[tuple[bytes, Partition]]:
-    messages = cluster.tubemq.messages("demo")
-    return [(message.body, Partition(message.broker_id, "demo", message.partition)) for message in messages]
+    assert set(homes(cluster)) >= {(key, LEFT.partition(key)) for key in KEYS}
 
 
 def is_listed(cluster: EmbeddedCluster) -> bool:
@@ -119,14 +107,14 @@ def test_a_batch_skips_a_broker_that_is_away(cluster: EmbeddedCluster, away: set
         writing.commit([writing.write(rows, task.again().again())], batch)
         task = task.next()
     assert set(bodies_in(cluster).values()) == {1}
-    found = homes(cluster)
+    found = dict(homes(cluster))
     assert len(found) == 240
     for key in KEYS:
-        assert found[b"0 " + key] == {OWNERS.partition(key)}
-        assert found[b"1 " + key] == {LEFT.partition(key)}
+        assert found[b"0 " + key] == OWNERS.partition(key)
+        assert found[b"1 " + key] == LEFT.partition(key)
     for batch, brokers in ((0, {1, 2}), (1, {1})):
         bodies = [b"%d anywhere %d" % (batch, number) for number in range(60)]
-        assert {home.broker_id for body in bodies for home in found[body]} == brokers
+        assert {found[body].broker_id for body in bodies} == brokers
 
 
 def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster) -> None:

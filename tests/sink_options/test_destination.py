@@ -92,13 +92,6 @@ def test_a_text_key_equals_its_bytes(cluster: Cluster, demo: str) -> None:
     assert all(first == second for first, second in where.values())
 
 
-@pytest.mark.column("key")
-def test_rows_without_a_key_are_spread(cluster: Cluster, demo: str) -> None:
-    connect(cluster)
-    save(cluster, [{"value": b"%d" % n, "key": None} for n in range(300)], demo)
-    assert {message.partition for message in stored_in(cluster, demo)} == set(partitions(cluster, demo))
-
-
 @pytest.mark.column("broker_id", "partition")
 def test_a_row_goes_to_its_target(cluster: Cluster, demo: str) -> None:
     """The target also wins over a key."""
@@ -119,8 +112,9 @@ def test_a_row_goes_to_its_target(cluster: Cluster, demo: str) -> None:
     assert written.rows == {str(target): 10 for target in targets}
 
 
-@pytest.mark.column("broker_id", "partition")
-def test_rows_without_a_target_are_spread(cluster: Cluster, demo: str) -> None:
+@pytest.mark.column("key", "broker_id", "partition")
+@pytest.mark.parametrize("empty", [("key",), ("broker_id", "partition")], ids=str)
+def test_rows_without_a_key_or_a_target_are_spread(cluster: Cluster, demo: str, empty: tuple[str, ...]) -> None:
     connect(cluster)
-    save(cluster, [{"value": b"%d" % n, "broker_id": None, "partition": None} for n in range(300)], demo)
+    save(cluster, [{"value": b"%d" % n, **dict.fromkeys(empty)} for n in range(300)], demo)
     assert {message.partition for message in stored_in(cluster, demo)} == set(partitions(cluster, demo))

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
 from tests.sink_options.effectively_once import (
-    CHECKPOINT,
     Start,
     assert_each_stored_once,
     new_workers,
@@ -21,32 +20,25 @@ from tests.sink_options.effectively_once import (
 from tests.without_spark.sink import Cells, Task, Writing, schema
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.options import SinkOptions
 
 # Another number of tasks
-
-
-def write_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]], **given: Any) -> None:
-    """Write and commit a batch with one task for each of `parts`."""
-    new_workers()
-    writing = plan_batch(cluster, [{"value": b""}], **given)
-    writing.commit([writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)], task.batch)
-
-
-def write_uncommitted(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]]) -> list[Written]:
-    """Write a batch without committing it."""
-    new_workers()
-    writing = plan_batch(cluster, [{"value": b""}])
-    return [writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)]
 
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start: Start, count: int) -> None:
     cluster, task = start(), Task()
+
+    def write(task: Task, parts: Sequence[Sequence[Cells]], *, commits: bool) -> None:
+        """Write a batch with one task for each of `parts`."""
+        new_workers()
+        writing = plan_batch(cluster, [{"value": b""}])
+        written = [writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)]
+        if commits:
+            writing.commit(written, task.batch)
+
     parts = [rows(str(number), 3) for number in range(3)]
-    write_uncommitted(cluster, task, parts)
+    write(task, parts, commits=False)
     fewer = [parts[0], parts[1] + parts[2]] if count == 2 else [[]]
     message = (
         r"^batch 0: an earlier attempt has stored rows of task 2 in topic demo, which has no such rows now: the batch "
@@ -55,25 +47,18 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start
     if count == 1:  # of a query that gives no rows any more
         message = "^task partition 0 of batch 0: an earlier attempt of the task has stored 3 rows"
     with pytest.raises(ConfigError, match=message):
-        write_tasks(cluster, task.restarted(), fewer)
+        write(task.restarted(), fewer, commits=True)
 
 
 # A run without the option before
-
-
-def write_with_stamps(cluster: EmbeddedCluster, some: Sequence[Cells], task: Task) -> Writing:
-    """Write a batch in a run without `effectivelyOnce`, and do not commit it."""
-    writing = Writing(cluster, schema(some), "demo", streaming=True, stampRows=True)
-    writing.write(some, task)
-    new_workers()
-    return writing
 
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 @pytest.mark.parametrize("again", [Task.restarted, lambda task: task.restarted().again()], ids=["first", "second"])
 def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, again: Callable[[Task], Task]) -> None:
     cluster, task, some = start(), Task(), rows("0", 5)
-    write_with_stamps(cluster, some[:3], task)
+    Writing(cluster, schema(some), "demo", streaming=True, stampRows=True).write(some[:3], task)
+    new_workers()
     message = "^task partition 0 of batch 0: 1:demo:0: message .* without a digest.* to sendAgain, "
     with pytest.raises(ConfigError, match=message):
         plan_batch(cluster, some).write(some, again(task))
@@ -81,25 +66,6 @@ def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, aga
 
 
 # Groups that are gone
-
-
-def group_of(folder: str) -> str:
-    raw = {"tubemq.master": "m", "effectivelyOnce": "true", "checkpointLocation": folder}
-    once = SinkOptions.from_options(raw).effectively_once
-    assert once is not None
-    return once.group
-
-
-def forget_groups(cluster: EmbeddedCluster, group: str) -> None:
-    """Remove the groups, as servers do after some time."""
-    names = [bookmark_group(group, 0), bookmark_group(group, 1), plan_group(group)]
-    (server,) = cluster.tubemq._servers.brokers.values()
-
-    def remove() -> None:
-        for name in names:
-            server.service.offsets.remove(name)
-
-    cluster.tubemq._on_thread(remove)
 
 
 @pytest.fixture
@@ -117,7 +83,11 @@ def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluste
     plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
     cluster.tubemq.send("demo", b"after")
     new_workers()
-    forget_groups(cluster, group_of(CHECKPOINT))
+    once = writing.plan.options.effectively_once
+    assert once is not None
+    (server,) = cluster.tubemq._servers.brokers.values()
+    for name in (bookmark_group(once.group, 0), bookmark_group(once.group, 1), plan_group(once.group)):
+        cluster.tubemq._on_thread(partial(server.service.offsets.remove, name))  # as servers do after some time
     return cluster, task.restarted()
 
 

@@ -113,11 +113,6 @@ def given_of(bad: BadRow, topic: str) -> dict[str, Any]:
     return {"topic": topic, **bad.given}
 
 
-@pytest.fixture
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic("one")
-
-
 @pytest.fixture(scope="module")
 def one_for_all(cluster: Cluster) -> str:
     """A topic of all these tests; each counts only new messages."""

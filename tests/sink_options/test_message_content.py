@@ -15,11 +15,6 @@ from tests.stored import stored_in
 from tests.without_spark.sink import MINUTE, STRING, TIMESTAMP, bodies, own, save
 
 
-@pytest.fixture
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic("one")
-
-
 @pytest.mark.column("value")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_values_may_be_bytes_or_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:

@@ -19,11 +19,6 @@ from tubemq_spark.source.inlong import unpack
 BODIES = [b"", b"a", bytes(range(256)), b"again and " * 2000, "日本".encode()]
 
 
-@pytest.fixture
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic("one")
-
-
 @pytest.mark.sink_option("compression")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_the_source_decompresses(cluster: Cluster, topic: str, by_rows: bool) -> None:
@@ -116,12 +111,6 @@ def test_a_pack_without_a_time_has_the_present_time(cluster: Cluster, topic: str
     assert all(before <= time <= after for time in times)
 
 
-@pytest.mark.sink_option("messageFormat")
-def test_raw_values_are_not_packed(cluster: Cluster, topic: str) -> None:
-    save(cluster, [{"value": b"a"}], topic, messageFormat="raw")
-    assert [message.body for message in stored_in(cluster, topic)] == [b"a"]
-
-
 V1: dict[str, Any] = {"messageFormat": "inlongmsg", "inlongPackFormat": "protobuf"}
 
 
@@ -192,13 +181,6 @@ def test_packs_have_many_rows(cluster: Cluster, topic: str, by_rows: bool, insid
         (row["value"], n % 40) for n, row in enumerate(ROWS)
     ]
     assert {(row["inlong_group"], row["inlong_stream"], row["msg_type"]) for row in back} == {("g", "s", "s")}
-
-
-@pytest.mark.sink_option("inlongPackRows", "compression")
-def test_packs_of_many_rows_are_compressed(cluster: Cluster, topic: str) -> None:
-    save(cluster, ROWS, topic, messageFormat="inlongmsg", inlongPackRows=100, compression="gzip")
-    assert len(stored_in(cluster, topic)) == 1
-    assert [row["value"] for row in read_back(cluster, topic, messageFormat="inlongmsg")] == [r["value"] for r in ROWS]
 
 
 @pytest.mark.sink_option("inlongPackBytes")
