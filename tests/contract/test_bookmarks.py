@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 
@@ -66,34 +67,26 @@ def session(cluster: Cluster) -> Iterator[ProducerSession]:
 
 
 @pytest.fixture(scope="module")
-def shared_topic() -> Callable[[Cluster, Layout], str]:
+def shared_topic(cluster: Cluster) -> Callable[[Layout], str]:
     """Return the topic of a layout that all tests of this file share."""
-    names: dict[tuple[str, Layout], str] = {}
-
-    def give(cluster: Cluster, layout: Layout) -> str:
-        if (cluster.master, layout) not in names:
-            names[cluster.master, layout] = cluster.new_topic(layout)
-        return names[cluster.master, layout]
-
-    return give
-
-
-@pytest.fixture(params=LAYOUTS)
-def scene(
-    request: pytest.FixtureRequest,
-    cluster: Cluster,
-    session: ProducerSession,
-    group: str,
-    shared_topic: Callable[[Cluster, Layout], str],
-) -> Scene:
-    return Scene(cluster, session, group, shared_topic(cluster, request.param))
+    return cache(cluster.new_topic)
 
 
 @pytest.fixture
-def small(
-    cluster: Cluster, session: ProducerSession, group: str, shared_topic: Callable[[Cluster, Layout], str]
-) -> Scene:
-    return Scene(cluster, session, group, shared_topic(cluster, "three"))
+def new_scene(
+    cluster: Cluster, session: ProducerSession, group: str, shared_topic: Callable[[Layout], str]
+) -> Callable[[Layout], Scene]:
+    return lambda layout: Scene(cluster, session, group, shared_topic(layout))
+
+
+@pytest.fixture(params=LAYOUTS)
+def scene(request: pytest.FixtureRequest, new_scene: Callable[[Layout], Scene]) -> Scene:
+    return new_scene(request.param)
+
+
+@pytest.fixture
+def small(new_scene: Callable[[Layout], Scene]) -> Scene:
+    return new_scene("three")
 
 
 @pytest.fixture

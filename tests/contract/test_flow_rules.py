@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,10 +13,10 @@ from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.clusters.real import RealCluster
+from tests.waiting import wait_until
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.protocol.flow_rules import DataLimit, EmptyWait, FetchPause, Limits
 
-PATIENCE = 60.0
 ONE = json.dumps(
     [
         {"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 6, "freqInMs": 200}]},
@@ -64,13 +63,6 @@ def session(cluster: Cluster, group: str, use_timings: UseTimings) -> Iterator[C
     made = ConsumerSession(messages.settings(cluster), group, [cluster.new_topic("one")])
     yield made
     made.close()
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s"
-        time.sleep(0.01)
 
 
 def test_a_session_follows_changes_of_its_groups_rule(cluster: Cluster, group: str, session: ConsumerSession) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -31,31 +31,19 @@ def new_scanner(group: str) -> Iterator[NewScanner]:
         yield new
 
 
-@pytest.fixture(scope="module")
-def topics() -> Callable[[Cluster, Layout], FilledTopic]:
-    """Return the topic of a layout that all tests share, filled on first use. One partition of each topic is empty."""
-    cache: dict[tuple[str, Layout], FilledTopic] = {}
-
-    def give(cluster: Cluster, layout: Layout) -> FilledTopic:
-        if (cluster.master, layout) not in cache:
-            filled = cache[cluster.master, layout] = FilledTopic(cluster, cluster.new_topic(layout))
-            for kind in KINDS * 2:
-                filled.send(1000, kind, filled.partitions[1:] or filled.partitions)
-        return cache[cluster.master, layout]
-
-    return give
+@pytest.fixture(scope="module", params=LAYOUTS)
+def filled(request: pytest.FixtureRequest, cluster: Cluster) -> FilledTopic:
+    """A topic with messages. If it has several partitions, the first one is empty."""
+    topic = FilledTopic(cluster, cluster.new_topic(request.param))
+    for kind in KINDS * 2:
+        topic.send(1000, kind, topic.partitions[1:] or topic.partitions)
+    return topic
 
 
 @pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_scan_finds_the_messages_of_its_range(
-    cluster: Cluster,
-    layout: Layout,
-    topics: Callable[[Cluster, Layout], FilledTopic],
-    new_scanner: NewScanner,
-    rng: random.Random,
+    filled: FilledTopic, new_scanner: NewScanner, rng: random.Random
 ) -> None:
-    filled = topics(cluster, layout)
     scanner = new_scanner(filled)
     for partition in filled.partitions:
         end = filled.end(partition)
@@ -101,28 +89,13 @@ def test_entries_without_a_message_do_not_stop_a_scan(cluster: Cluster, new_scan
     assert filled.end(partition) == 13 * UNIT
 
 
-# Several fetches
-
-
-@pytest.fixture(scope="module")
-def big() -> Callable[[Cluster], FilledTopic]:
-    """Return a topic whose first partition takes several fetches to read."""
-    cache: dict[str, FilledTopic] = {}
-
-    def give(cluster: Cluster) -> FilledTopic:
-        if cluster.master not in cache:
-            filled = cache[cluster.master] = FilledTopic(cluster, cluster.new_topic("one"))
-            filled.send(MANY, KINDS[2], filled.partitions[:1])
-        return cache[cluster.master]
-
-    return give
-
-
 def test_a_scan_takes_the_first_group_in_which_nobody_claims_the_partition(
-    cluster: Cluster, big: Callable[[Cluster], FilledTopic], new_scanner: NewScanner
+    cluster: Cluster, new_scanner: NewScanner
 ) -> None:
-    filled = big(cluster)
+    """The partition takes several fetches to read."""
+    filled = FilledTopic(cluster, cluster.new_topic("one"))
     partition = filled.partitions[0]
+    filled.send(MANY, KINDS[2], [partition])
     scanner = new_scanner(filled)
     scan = scanner.scan_partition(partition)
     next(scan)
