@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
@@ -264,12 +263,6 @@ def test_contradicting_values_are_refused(name: str, given: dict[str, str], sent
 def test_unknown_names_are_refused(raw: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         SinkOptions.from_options(raw)
-
-
-def test_the_password_is_pickled_but_not_shown() -> None:
-    options = SinkOptions.from_options({**MASTER, "tubemq.user": "me", "tubemq.password": "geheim"})
-    assert "geheim" not in repr(options)
-    assert pickle.loads(pickle.dumps(options)) == options
 
 
 # Spellings of checkpoint folders

@@ -54,6 +54,7 @@ def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
         writer = make(given, SCHEMA, False)
         assert "geheim" not in repr(writer)
         arrived = pickle.loads(pickle.dumps(writer))
+        assert arrived._plan == writer._plan
         written = pickle.loads(pickle.dumps(arrived.write(batches(ROWS, SCHEMA))))
         assert sum(written.rows.values()) == 1
     assert bodies_in(cluster) == {b"a": 2}
