@@ -19,7 +19,6 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
 
@@ -115,25 +114,3 @@ def test_a_batch_skips_a_broker_that_is_away(cluster: EmbeddedCluster, away: set
     for batch, brokers in ((0, {1, 2}), (1, {1})):
         bodies = [b"%d anywhere %d" % (batch, number) for number in range(60)]
         assert {found[body].broker_id for body in bodies} == brokers
-
-
-def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster) -> None:
-    """Its tasks may have earlier attempts, whose rows may be stored at the broker that is away."""
-    once: dict[str, Any] = {
-        "effectivelyOnce": True,
-        "checkpointLocation": Task().query,
-        "tubemq_retry_maxElapsedMs": 500,
-    }
-    rows = [{"value": key} for key in KEYS]
-    task = Task()
-    Writing(cluster, schema(rows), "demo", streaming=True, **once).write(rows[:30], task)
-    cluster.stop_broker(2)
-    task = task.restarted()
-    writing = Writing(cluster, schema(rows), "demo", streaming=True, **once)
-    with pytest.raises(TransportError, match="broker 2"):
-        writing.write(rows, task)
-    cluster.start_broker(2)
-    wait_until(lambda: is_listed(cluster))
-    assert bodies_in(cluster) == dict.fromkeys(KEYS[:30], 1)
-    assert writing.write(rows, task).already_stored == 30
-    assert bodies_in(cluster) == dict.fromkeys(KEYS, 1)
