@@ -16,7 +16,7 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import REPLIES, REQUESTS
 from tubemq_spark.testing.master.service import MasterService
-from tubemq_spark.testing.master.text_forms import parse_subscribe_info
+from tubemq_spark.testing.text_forms import parse_subscribe_info
 
 NOTHING_KNOWN = -2
 
@@ -141,7 +141,7 @@ class Consumer:
     @property
     def keys(self) -> set[str]:
         """The keys of the held partitions."""
-        return {str(parse_subscribe_info(text).partition) for text in self.held}
+        return {str(parse_subscribe_info(text)[1]) for text in self.held}
 
     def beat(self) -> Any:
         """Send a heartbeat that reports the last order as done, and follow the next one."""

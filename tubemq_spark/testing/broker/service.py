@@ -19,6 +19,7 @@ from tubemq_spark.protocol.constants import (
 )
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, check_sum
+from tubemq_spark.protocol.metadata import partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.flow_control import FlowControl, ReadQuota
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
@@ -28,9 +29,10 @@ from tubemq_spark.testing.broker.topic_stores import TopicStores, WrongPartition
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, bad_shape, optional
+from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, optional
 from tubemq_spark.testing.java import filter_code, is_blank, trim
 from tubemq_spark.testing.request_checks import Field, required_text
+from tubemq_spark.testing.text_forms import parse_partition_info
 
 _SECOND = 1_000_000_000
 _WAVE = 1 << 42  # nanoseconds
@@ -256,8 +258,9 @@ class BrokerService:
         self._authorize(request.authInfo, False)
         client_id = self._text(Field.CLIENT_ID, request.clientId)
         group = self._text(Field.GROUP_NAME, request.groupName)
-        for info, topic, partition_id in [_parse_partition_info(info) for info in request.partitionInfo]:
-            claim = self.claims.get(Key(group, topic, partition_id))
+        for broker, partition in [parse_partition_info(text) for text in request.partitionInfo]:
+            claim = self.claims.get(Key(group, partition.topic, partition.partition_id))
+            info = partition_info(broker, partition)
             if claim is None:
                 reply.failureInfo.append(f"{ErrCode.HB_NO_NODE.value}:{info}")
             elif claim.client_id != client_id:
@@ -349,17 +352,6 @@ class BrokerService:
     def _visible_max(self, claim: Claim, store: Store) -> int:
         reads_files = self._flow_control.read_policy(claim.qry_priority_id) <= 1
         return store.committed_offset if reads_files else store.max_offset
-
-
-def _parse_partition_info(text: str) -> tuple[str, str, int]:
-    """Split `brokerId:host:port#topic:partitionId` into the text as the broker repeats it, topic and partition id."""
-    try:
-        broker, partition = text.split("#")[:2]
-        broker_id, host, port = broker.split(":")[:3]
-        topic, partition_id = partition.split(":")[:2]
-        return f"{int(broker_id)}:{host}:{int(port)}#{topic}:{int(partition_id)}", topic, int(partition_id)
-    except ValueError as error:
-        raise bad_shape() from error
 
 
 def _int32(number: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
@@ -19,13 +18,13 @@ from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape, optional
+from tubemq_spark.testing.dispatch import DeclinedError, bad_request, optional
 from tubemq_spark.testing.java import hash_order, is_blank
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.master.text_forms import parse_held_partitions
 from tubemq_spark.testing.request_checks import check_rules, consumer_topics, topic_filters
+from tubemq_spark.testing.text_forms import parse_held_partitions
 
 
 @dataclass(eq=False)
@@ -165,13 +164,9 @@ def _add_topics(
 
 
 def _reported(report: master_pb.ClientSubRepInfo) -> list[Partition]:
-    """Parse `topic#brokerId:partitionId,…`; `RefusalError` for other shapes."""
-    if not report.reportSubInfo:
-        return []
-    try:
-        return [one for text in report.partSubInfo if not is_blank(text) for one in parse_held_partitions(text)]
-    except ProtocolError:
-        raise bad_shape() from None
+    """Return the partitions that the member holds; `RefusalError` for texts of a wrong shape."""
+    texts = report.partSubInfo if report.reportSubInfo else ()
+    return [one for text in texts if not is_blank(text) for one in parse_held_partitions(text)]
 
 
 def _from_max_id(known: master_pb.OpsTaskInfo) -> int:

@@ -9,21 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, OFFSET_HISTORY
-from tubemq_spark.protocol.metadata import (
-    Address,
-    Broker,
-    Partition,
-    TopicOnBroker,
-)
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.java import hash_order
-from tubemq_spark.testing.master.text_forms import (
-    format_broker,
-    format_consumer_topic,
-    format_producer_topic,
-)
 
 
 class MetadataLists:
@@ -62,8 +52,8 @@ class MetadataLists:
         entries = self._entries()
         blank_tls = BROKER_PORT if self._release is Release.V1_2 else BROKER_TLS_PORT
         lists = (
-            [format_broker(_broker(entry, tls=False)) for entry in entries],
-            [format_broker(_broker(entry, tls=True), blank_tls) for entry in entries],
+            [_broker_text(_broker(entry, tls=False), BROKER_PORT) for entry in entries],
+            [_broker_text(_broker(entry, tls=True), blank_tls) for entry in entries],
         )
         if lists != self._known:
             self._known = lists
@@ -79,20 +69,20 @@ class MetadataLists:
         """Return one text for each of `topics` that accepts messages on some broker."""
         texts = []
         for topic in hash_order(topics):
-            size = self._topic_size(topic)
             layouts = [
-                TopicOnBroker(topic, entry.broker_id, layout.stores, layout.partitions, max_message_size=size)
+                f"{entry.broker_id}:{layout.partitions}:{layout.stores}"
                 for entry, layout in self._on_running(topic)
                 if entry.accept_publish and layout.accept_publish
             ]
             if layouts:
-                texts.append(format_producer_topic(layouts, with_size=self._release is not Release.V1_2))
+                size = "" if self._release is Release.V1_2 else f"#{self._topic_size(topic)}"
+                texts.append(f"{topic}#{','.join(layouts)}{size}")
         return texts
 
     def consumer_topics(self, topics: Iterable[str], group: str) -> dict[str, str]:
         """Return the text of each deployed one of `topics`, readable now or not."""
         keys = [f"{broker_id}:{topic}" for topic in topics for broker_id in self._catalog.layouts(topic)]
-        found: dict[str, list[TopicOnBroker]] = {}
+        found: dict[str, list[str]] = {}
         for key in hash_order(keys):
             broker_id, topic = key.split(":", 1)
             layout = self._catalog.layouts(topic)[int(broker_id)]
@@ -100,17 +90,17 @@ class MetadataLists:
             available = self._is_readable(int(broker_id), layout) and not self._catalog.rules.is_disabled(topic, group)
             if self._release is Release.V1_2:
                 # Its builder never resets the status: all brokers after an available one count as available.
-                available = available or any(one.available for one in of_topic)
-            of_topic.append(TopicOnBroker(topic, int(broker_id), layout.stores, layout.partitions, available))
-        return {topic: format_consumer_topic(layouts) for topic, layouts in found.items()}
+                available = available or any(text.endswith(":1") for text in of_topic)
+            of_topic.append(f"{broker_id}:{layout.stores}:{layout.partitions}:{int(available)}")
+        return {topic: f"{topic}#{','.join(layouts)}" for topic, layouts in found.items()}
 
     def subscribable(self, topic: str) -> list[Partition]:
         """Return the partitions of `topic` that the master may assign to members."""
         return [
-            partition
+            Partition(entry.broker_id, topic, partition_id)
             for entry, layout in self._on_running(topic)
             if entry.accept_subscribe and layout.accept_subscribe
-            for partition in TopicOnBroker(topic, entry.broker_id, layout.stores, layout.partitions).all_partitions()
+            for partition_id in layout.partition_ids
         ]
 
     def _entries(self) -> list[BrokerEntry]:
@@ -133,12 +123,18 @@ class MetadataLists:
             return False
         return entry.accept_subscribe or self._release is Release.V1_2  # which checks the topic only
 
-    def _topic_size(self, topic: str) -> int | None:
-        """Return the topic's own limit; None when the cluster's applies."""
+    def _topic_size(self, topic: str) -> int | str:
+        """Return the topic's own limit; nothing when the cluster's applies."""
         sizes = [layout.max_msg_size for layout in self._catalog.layouts(topic).values()]
-        return next((size for size in sizes if size is not None and size != self._max_msg_size), None)
+        return next((size for size in sizes if size is not None and size != self._max_msg_size), "")
 
 
 def _broker(entry: BrokerEntry, tls: bool) -> Broker:
     port = (entry.tls_port or BROKER_TLS_PORT) if tls else entry.port
     return Broker(entry.broker_id, Address(entry.host, port))
+
+
+def _broker_text(broker: Broker, default_port: int) -> str:
+    """Return the text of a broker. The port is blank if it is the reader's default."""
+    port = " " if broker.address.port == default_port else str(broker.address.port)
+    return f"{broker.broker_id}:{broker.address.host}:{port}"

@@ -9,21 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable
 
-from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Partition, partition_info
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import bad_request, bad_shape, optional
+from tubemq_spark.testing.dispatch import bad_request, optional
 from tubemq_spark.testing.java import hash_order, is_blank, trim
 from tubemq_spark.testing.master.assignment import Shares, bound_shares, change, first_shares, next_shares
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.master.text_forms import SubscribeInfo, parse_subscribe_info
 from tubemq_spark.testing.request_checks import check_rules, consumer_topics, required_partitions, topic_filters
+from tubemq_spark.testing.text_forms import parse_subscribe_info
 
 _MAX_DELAYS = 10  # rebalances that skip a group because its members have not reported their orders
 
@@ -53,7 +52,7 @@ class ServerBalance:
         not_allocated = not held and optional(request, "notAllocated", True)
         group = self._groups.join(member, not_allocated=not_allocated)
         if held:
-            self._groups.held[member.client_id] = _holding(held)
+            self._groups.held[member.client_id] = held
         self._add_settings(request, reply, group)
 
     def heartbeat(self, request: master_pb.HeartRequestC2M, reply: master_pb.HeartResponseM2C) -> None:
@@ -63,7 +62,7 @@ class ServerBalance:
         self._groups.beat(group_name, client_id)
         self._groups.held.setdefault(client_id, {})
         if request.reportSubscribeInfo:
-            self._groups.held[client_id] = _holding(_subscribe_infos(request.subscribeInfo))
+            self._groups.held[client_id] = _holding(request.subscribeInfo)
         members = self._members_with(client_id)
         if request.HasField("event") and request.event.rebalanceId > 0:
             group.not_allocated = False
@@ -98,7 +97,7 @@ class ServerBalance:
         self._is_first_rebalance = True
         self._delays.clear()
 
-    def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, list[SubscribeInfo]]:
+    def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, Holding]:
         client_id, group = self._access.new_consumer(request)
         is_old = self._release is Release.V1_2
         if is_old:
@@ -109,7 +108,7 @@ class ServerBalance:
             topics = consumer_topics(request.topicList, self._lists.deployed)
             filters = topic_filters(request.topicCondition)
             offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
-        held = _subscribe_infos(request.subscribeInfo)
+        held = _holding(request.subscribeInfo)
         source_count = optional(request, "totalCount", -1)
         if request.requireBound:
             if is_blank(request.sessionKey):
@@ -187,7 +186,7 @@ class ServerBalance:
         """Return the text of one partition. A held one carries the broker address that the member reported."""
         broker = held.get(partition.topic, {}).get(partition) or self._lists.broker(partition.broker_id, tls=member.tls)
         assert broker is not None  # assigned partitions are on running brokers
-        return str(SubscribeInfo(member.client_id, member.group, broker, partition))
+        return f"{member.client_id}@{member.group}#{partition_info(broker, partition)}"
 
     def _add_settings(
         self,
@@ -205,16 +204,9 @@ class ServerBalance:
         add_flow_rules(self._catalog, group.name, request, reply)
 
 
-def _subscribe_infos(texts: Iterable[str]) -> list[SubscribeInfo]:
-    """Parse `clientId@group#brokerId:host:port#topic:partitionId`; `RefusalError` for other shapes."""
-    try:
-        return [parse_subscribe_info(text) for text in texts if not is_blank(text)]
-    except ProtocolError:
-        raise bad_shape() from None
-
-
-def _holding(infos: Iterable[SubscribeInfo]) -> Holding:
+def _holding(texts: Iterable[str]) -> Holding:
+    """Return the partitions that a member holds; `RefusalError` for texts of a wrong shape."""
     holding: Holding = {}
-    for info in infos:
-        holding.setdefault(info.partition.topic, {})[info.partition] = info.broker
+    for broker, partition in (parse_subscribe_info(text) for text in texts if not is_blank(text)):
+        holding.setdefault(partition.topic, {})[partition] = broker
     return holding
