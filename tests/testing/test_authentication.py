@@ -99,7 +99,7 @@ class Broker:
         self._access = BrokerAccess(self.clock, config, self.tokens)
 
     def check(self, info: broker_pb.AuthorizedInfo, produce: bool = True) -> None:
-        self._access.check(info, produce)
+        self._access.check(info, produce=produce)
 
 
 def test_brokers_check_visit_tokens_only_some_time_after_their_registration() -> None:

@@ -128,7 +128,7 @@ class BrokerAccess:
         self._tokens = tokens
         self.registered_at = clock.now()
 
-    def check(self, info: broker_pb.AuthorizedInfo, produce: bool) -> None:
+    def check(self, info: broker_pb.AuthorizedInfo, *, produce: bool) -> None:
         """Check the credentials of a send, register, unregister or heartbeat; `DeclinedError` with 415."""
         config = self._config
         settled = self._clock.now() - self.registered_at > config.visit_token_check_in_valid_time

@@ -36,6 +36,11 @@ class TopicLayout:
     def partition_ids(self) -> list[int]:
         return [s * STORE_PARTITION_BASE + p for s in range(self.stores) for p in range(self.partitions)]
 
+    def has_partition(self, partition_id: int) -> bool:
+        """Return True if a store has the partition; brokers check its number within the store only."""
+        within = partition_id if partition_id < STORE_PARTITION_BASE else partition_id % STORE_PARTITION_BASE
+        return 0 <= within < self.partitions
+
 
 @dataclass
 class BrokerEntry:

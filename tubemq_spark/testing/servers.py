@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, Framing, Method
-from tubemq_spark.testing.authentication import BrokerAccess, VisitTokens
+from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.web_api import BrokerWebApi
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
@@ -85,7 +85,6 @@ class Servers:
         self._clock = clock
         self._faults = faults
         self._tokens = VisitTokens(clock, config)
-        self._access: dict[int, BrokerAccess] = {}
 
     def open(self, masters: int, brokers: int, port: int, web_port: int) -> None:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
@@ -171,8 +170,7 @@ class Servers:
 
     def add_broker(self) -> int:
         broker_id = len(self.brokers) + 1
-        access = self._access[broker_id] = BrokerAccess(self._clock, self.config, self._tokens)
-        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, access.check)
+        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, self._tokens)
         web = BrokerWebApi(service, self.catalog)
         server = self._server(f"broker {broker_id}", service, service.service, service.service, web)
         server.open()
@@ -185,7 +183,7 @@ class Servers:
         server = self.broker(broker_id)
         if not server.is_open:
             server.open()
-            self._access[broker_id].registered_at = self._clock.now()
+            server.service.access.registered_at = self._clock.now()
             self.catalog.brokers[broker_id].online = True
 
     def stop_broker(self, broker_id: int) -> None:
@@ -200,7 +198,7 @@ class Servers:
         server = self.broker(broker_id)
         if not server.is_open:
             return
-        access = self._access[broker_id]
+        access = server.service.access
         run = access.registered_at
 
         def miss_heartbeats() -> None:

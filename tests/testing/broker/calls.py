@@ -11,10 +11,10 @@ from tests.testing.master.calls import METHODS, Bench, StoppedClock
 from tubemq_spark.protocol.constants import NO_CHECK_SUM, OpType, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import DeclinedError
 
 
 class BrokerBench(Bench):
@@ -33,17 +33,9 @@ class BrokerBench(Bench):
                 "other": {2: TopicLayout(1, 1)},
             },
         )
-        self.refusal: DeclinedError | None = None
-        """The error for calls with credentials, if any."""
-        self.asked: list[bool] = []
-        """For each credentials check, whether the call produces."""
         config = ServerConfig(release=release, **settings)
-        self.broker = BrokerService(1, "10.0.0.1", self.catalog, config, self.clock, self._authorize)
-
-    def _authorize(self, info: pb.AuthorizedInfo, produces: bool) -> None:
-        self.asked.append(produces)
-        if self.refusal is not None:
-            raise self.refusal
+        tokens = VisitTokens(self.clock, config)
+        self.broker = BrokerService(1, "10.0.0.1", self.catalog, config, self.clock, tokens)
 
     def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
         request = Request(ServiceType.BROKER_READ, METHODS[type(message)], 1000, message.SerializePartialToString())

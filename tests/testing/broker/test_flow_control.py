@@ -8,7 +8,8 @@ import pytest
 
 from tests.testing.master.calls import StoppedClock
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.testing.broker.flow_control import FIRST_READ, DataLimit, ReadQuota, parse_data_limits
+from tubemq_spark.protocol.flow_rules import DataLimit
+from tubemq_spark.testing.broker.flow_control import FIRST_READ, ReadQuota, parse_data_limits
 
 KIBIBYTE, MEBIBYTE = 1024, 1024 * 1024
 TRANSFER_SIZE = 512 * KIBIBYTE

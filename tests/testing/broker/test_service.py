@@ -12,7 +12,6 @@ import pytest
 from tests.testing.broker.calls import BrokerBench, heartbeat
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.catalog import FlowRule
-from tubemq_spark.testing.dispatch import DeclinedError
 
 UNIT = 28
 REG_TIMEOUT = 35.0
@@ -31,22 +30,15 @@ def payloads(reply: Any) -> list[bytes]:
 # -- credentials
 
 
-def test_requests_whose_credentials_are_checked() -> None:
-    bench = BrokerBench()
-    bench.send()
-    bench.register()
-    bench.heartbeat(INFO)
-    bench.get()
-    bench.commit()
-    bench.unregister()
-    assert bench.asked == [True, False, False, False]
-
-
-def test_requests_with_wrong_credentials_change_nothing() -> None:
-    bench = BrokerBench()
-    bench.refusal = DeclinedError(ErrCode.CERTIFICATE_FAILURE, "who are you?")
-    for reply in (bench.send(clientId=""), bench.register(clientId=""), bench.heartbeat("nonsense", clientId="")):
-        assert outcome(reply) == (415, "who are you?")
+@pytest.mark.parametrize("produce", [True, False])
+def test_requests_whose_credentials_are_checked(produce: bool) -> None:
+    """They are checked first, and change nothing; gets and commits need none."""
+    bench = BrokerBench(start_produce_authenticate=produce, start_consume_authenticate=not produce)
+    sent = [bench.send(clientId="")]
+    read = [bench.register(clientId=""), bench.unregister(clientId=""), bench.heartbeat("nonsense", clientId="")]
+    refused = (415, "authAuthorizedToken is Blank!")
+    assert {outcome(reply) for reply in (sent if produce else read)} == {refused}
+    assert refused not in {outcome(reply) for reply in (bench.get(), bench.commit(), *(read if produce else sent))}
     assert not bench.broker.claims
     assert not bench.broker.stores.of_topic("demo")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate limit of reads: the data limits of the default flow rule, and how far into a store a claim may read.
+"""Rate limit of reads by the data limits of the default flow rule (wire: ConsumerNodeInfo).
 
-Clients apply the other types of rules, and all rules of groups. wire: ConsumerNodeInfo.
+Clients apply the other types of rules, and all rules of groups.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from functools import lru_cache
 
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
-from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
-
-__all__ = ["FIRST_READ", "DataLimit", "FlowControl", "ReadQuota", "parse_data_limits"]
 
 _NO_LIMIT = 1 << 62
 _UNLIMITED = DataLimit(0, 2400, 0, _NO_LIMIT, 0)
-_DEFAULT_READ_POLICY = 300
 FIRST_READ = 327_680  # bytes of the first read of a claim
 
 
@@ -31,24 +27,6 @@ def parse_data_limits(text: str) -> tuple[DataLimit, ...]:
         return Limits.parse(text).data
     except ProtocolError as error:
         raise ConfigError(str(error)) from error
-
-
-class FlowControl:
-    """The default flow rule as a broker applies it."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def read_policy(self, qry_priority_id: int) -> int:
-        """Return the policy of a claim: its own, else that of the default rule, else the broker's."""
-        if qry_priority_id > 0:
-            return qry_priority_id
-        rule = self._catalog.default_flow
-        return rule.qry_priority_id if rule is not None and rule.qry_priority_id > 0 else _DEFAULT_READ_POLICY
-
-    def data_limits(self) -> tuple[DataLimit, ...]:
-        rule = self._catalog.default_flow
-        return () if rule is None else parse_data_limits(rule.info)
 
 
 class ReadQuota:

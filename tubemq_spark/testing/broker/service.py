@@ -6,7 +6,7 @@ Releases 1.2 and 2.5 behave alike here unless a method's docstring names the dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tubemq_spark.protocol.constants import (
@@ -21,11 +21,12 @@ from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, check_sum
 from tubemq_spark.protocol.metadata import partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.broker.flow_control import FlowControl, ReadQuota
+from tubemq_spark.testing.authentication import BrokerAccess, VisitTokens
+from tubemq_spark.testing.broker.flow_control import ReadQuota, parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.offset_history import history_messages
 from tubemq_spark.testing.broker.store import NO_CODE, Store
-from tubemq_spark.testing.broker.topic_stores import TopicStores, WrongPartitionError
+from tubemq_spark.testing.broker.topic_stores import TopicStores
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release, ServerConfig
@@ -37,10 +38,8 @@ from tubemq_spark.testing.text_forms import parse_partition_info
 _SECOND = 1_000_000_000
 _WAVE = 1 << 42  # nanoseconds
 _RESTART = _SECOND * 6 // 5  # nanoseconds, the least that a process needs to start
+_DEFAULT_READ_POLICY = 300
 _TICK = 1.0  # seconds between two runs of the timers; the broker scans for expired claims as often
-
-Authorize = Callable[[pb.AuthorizedInfo, bool], None]
-"""Checks a request's credentials; the second argument says whether it produces. Raises `DeclinedError`."""
 
 
 @dataclass
@@ -81,17 +80,17 @@ class BrokerService:
     """One broker of the cluster. Its files survive a crash, its memory does not."""
 
     def __init__(
-        self, broker_id: int, host: str, catalog: Catalog, config: ServerConfig, clock: Clock, authorize: Authorize
+        self, broker_id: int, host: str, catalog: Catalog, config: ServerConfig, clock: Clock, tokens: VisitTokens
     ) -> None:
         self.broker_id = broker_id
         self.host = host
         self.stores = TopicStores(broker_id, catalog, config, clock)
         self.offsets = GroupOffsets(config, clock)
         self.claims: dict[Key, Claim] = {}
-        self._flow_control = FlowControl(catalog)
+        self.access = BrokerAccess(clock, config, tokens)
+        self._catalog = catalog
         self._config = config
         self._clock = clock
-        self._authorize = authorize
         self._tick_due = Period(clock, _TICK)
         self._history_due = Period(clock, config.group_offset_scan_dur)
         self._message_ids = MessageIds(clock, config.message_id_phase)
@@ -150,7 +149,7 @@ class BrokerService:
 
     def _send(self, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
         """Append one message. The reply names its id (also as `errMsg`) and its position."""
-        self._authorize(request.authInfo, True)
+        self.access.check(request.authInfo, produce=True)
         self.append(request, reply)
 
     def append(self, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
@@ -186,7 +185,7 @@ class BrokerService:
 
     def _register_or_unregister(self, request: pb.RegisterRequestC2B, reply: pb.RegisterResponseB2C) -> None:
         """Take or release the claim on a partition; `opType` says which of the two."""
-        self._authorize(request.authInfo, False)
+        self.access.check(request.authInfo, produce=False)
         client_id = self._text(Field.CLIENT_ID, request.clientId)
         topic, layout = self.stores.layout(request.topicName)
         key = Key(self._text(Field.GROUP_NAME, request.groupName), topic, request.partitionId)
@@ -229,12 +228,13 @@ class BrokerService:
         )
         # The broker takes the claim before it checks the partition: a register that fails leaves its claim behind.
         self.claims[key] = claim
-        try:
-            store = self.stores.open_checked(key.topic, layout, key.partition_id)
-        except WrongPartitionError as error:
+        if not layout.has_partition(key.partition_id):
             raise DeclinedError(
-                ErrCode.INTERNAL_SERVER_ERROR, f"Register broker failure!, exception is {error}"
-            ) from error
+                ErrCode.INTERNAL_SERVER_ERROR,
+                f"Register broker failure!, exception is Wrong partition value {key.partition_id},"
+                f"valid partitions in (0,{layout.partitions - 1})",
+            )
+        store = self.stores.open(key.topic, layout, key.partition_id)
         asked = optional(request, "currOffset", -1)
         reply.currOffset = self.offsets.load(key, store, request.readStatus, asked)
         reply.maxOffset = self._visible_max(claim, store)
@@ -255,7 +255,7 @@ class BrokerService:
 
     def _heartbeat(self, request: pb.HeartBeatRequestC2B, reply: pb.HeartBeatResponseB2C) -> None:
         """Keep the client's claims alive. `failureInfo` lists those that it does not hold."""
-        self._authorize(request.authInfo, False)
+        self.access.check(request.authInfo, produce=False)
         client_id = self._text(Field.CLIENT_ID, request.clientId)
         group = self._text(Field.GROUP_NAME, request.groupName)
         for broker, partition in [parse_partition_info(text) for text in request.partitionInfo]:
@@ -293,13 +293,12 @@ class BrokerService:
                 f"{claim.client_id};Current consumer {client_id}",
             )
         claim.expires_at = self._clock.now() + self._config.consumer_reg_timeout
-        try:
-            store = self.stores.open_checked(topic, layout, key.partition_id)
-        except WrongPartitionError as error:
+        if not layout.has_partition(key.partition_id):
             raise DeclinedError(
                 ErrCode.INTERNAL_SERVER_ERROR,
                 f"Get the store of topic {topic} in partition {key.partition_id} failure!",
-            ) from error
+            )
+        store = self.stores.open(topic, layout, key.partition_id)
         delay = self.offsets.begin_get(key)
         manual = request.manualCommitOffset
         position = self.offsets.next_read(key, store, manual, request.lastPackConsumed)
@@ -307,11 +306,13 @@ class BrokerService:
             reply.minLimitTime = -1
             raise DeclinedError(ErrCode.NOT_FOUND, "The request offset reached maxOffset!")
         max_data_offset = store.max_data_offset
-        allowed = claim.quota.allowed(self._flow_control.data_limits(), max_data_offset, request.escFlowCtrl)
+        rule = self._catalog.default_flow
+        limits = () if rule is None else parse_data_limits(rule.info)
+        allowed = claim.quota.allowed(limits, max_data_offset, request.escFlowCtrl)
         if allowed <= 0:
             reply.minLimitTime = -allowed
             raise DeclinedError(ErrCode.SERVER_CONSUME_SPEED_LIMIT, "RpcServer consume speed limit!")
-        policy = self._flow_control.read_policy(claim.qry_priority_id)
+        policy = self._read_policy(claim)
         level = 0 if policy <= 0 else policy // 100 if claim.codes is None else policy % 100
         found = store.read(position, key.partition_id, claim.codes, level, allowed, claim.quota.read_to)
         if delay is None:
@@ -350,8 +351,13 @@ class BrokerService:
         return required_text(field, value, Release.V2_5)  # the broker of 1.2 has these texts, too; its master has not
 
     def _visible_max(self, claim: Claim, store: Store) -> int:
-        reads_files = self._flow_control.read_policy(claim.qry_priority_id) <= 1
-        return store.committed_offset if reads_files else store.max_offset
+        return store.committed_offset if self._read_policy(claim) <= 1 else store.max_offset
+
+    def _read_policy(self, claim: Claim) -> int:
+        """Return the policy of a claim: its own, else that of the default flow rule, else the broker's."""
+        rule = self._catalog.default_flow
+        policies = (claim.qry_priority_id, 0 if rule is None else rule.qry_priority_id)
+        return next((policy for policy in policies if policy > 0), _DEFAULT_READ_POLICY)
 
 
 def _int32(number: int) -> int:

@@ -13,10 +13,6 @@ from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.request_checks import Field, required_text
 
 
-class WrongPartitionError(Exception):
-    """A partition id out of range, met when its store is opened; the callers answer it with a 500."""
-
-
 class TopicStores:
     """Stores by topic and store number. A store is created when a request first reaches it."""
 
@@ -80,7 +76,7 @@ class TopicStores:
         if produces and name.strip() == OFFSET_HISTORY:
             raise DeclinedError(ErrCode.FORBIDDEN, f"topicName {OFFSET_HISTORY} does not allow producers to send data!")
         topic, layout = self.layout(name)
-        if not _is_partition(partition_id, layout):
+        if not layout.has_partition(partition_id):
             raise DeclinedError(
                 ErrCode.FORBIDDEN, f"partitionId {topic}-{partition_id} not existed, please check your configure"
             )
@@ -93,17 +89,3 @@ class TopicStores:
         if store is None:
             store = self._stores[key] = Store(layout, self._config, self._clock)
         return store
-
-    def open_checked(self, topic: str, layout: TopicLayout, partition_id: int) -> Store:
-        """Return the partition's store; `WrongPartitionError` when it has no such partition."""
-        if not _is_partition(partition_id, layout):
-            raise WrongPartitionError(
-                f"Wrong partition value {partition_id},valid partitions in (0,{layout.partitions - 1})"
-            )
-        return self.open(topic, layout, partition_id)
-
-
-def _is_partition(partition_id: int, layout: TopicLayout) -> bool:
-    """Return True if a store has the partition; the broker checks its number within the store only."""
-    within = partition_id if partition_id < STORE_PARTITION_BASE else partition_id % STORE_PARTITION_BASE
-    return 0 <= within < layout.partitions
