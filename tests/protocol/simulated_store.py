@@ -200,7 +200,7 @@ class SimulatedStore:
         if self.busy:
             self.busy -= 1
             return NotFound.WAIT
-        known_end, in_files = store.max_offset, max(position, store.min_offset) < store._file_end * UNIT
+        known_end, in_files = store.max_offset, max(position, store.min_offset) < store._block.first * UNIT
         if in_files and self.stale:
             self.stale -= 1
             return Fetched(max(position, store.min_offset), known_end, ())

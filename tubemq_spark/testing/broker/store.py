@@ -59,10 +59,11 @@ class ReadResult(NamedTuple):
 
 
 @dataclass
-class _Segment:
-    """An index segment and its messages, the unit that retention deletes."""
+class _Part:
+    """Consecutive messages: those of an index segment, which retention deletes together, or of the memory block."""
 
     first: int  # number of its first entry
+    begun: float
     entries: list[Entry] = field(default_factory=list)
     size: int = 0  # bytes of its data
 
@@ -72,35 +73,8 @@ class _Segment:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the segment takes, approximately."""
+        """Memory that it takes, approximately."""
         return self.size + len(self.entries) * ENTRY_BYTES
-
-
-@dataclass
-class _MemoryBlock:
-    """Messages that are not in the files yet."""
-
-    begun: float
-    data_start: int  # where it begins in the data file
-    data_end: int
-    entries: list[Entry] = field(default_factory=list)
-    last_of_partition: dict[int, int] = field(default_factory=dict)  # number of the last entry, by partition id
-    last_of_code: dict[int, int] = field(default_factory=dict)  # and by filter code
-
-    @property
-    def size(self) -> int:
-        """Bytes of its data."""
-        return self.data_end - self.data_start
-
-    @property
-    def held_bytes(self) -> int:
-        return self.size + len(self.entries) * ENTRY_BYTES
-
-    def append(self, number: int, partition_id: int, code: int, size: int, wire: bytes | None) -> None:
-        self.data_end += size
-        self.entries.append(Entry(partition_id, code, size, self.data_end, wire))
-        self.last_of_partition[partition_id] = number
-        self.last_of_code[code] = number
 
 
 class Store:
@@ -114,12 +88,13 @@ class Store:
         self._stored_bytes = 0
         self._config = config
         self._clock = clock
-        self._segments = [_Segment(0)]
+        self._segments = [_Part(0, clock.now())]
+        self._block = _Part(0, clock.now())  # messages that are not in the files yet
+        self._data_end = 0  # of the data file and the block
         self._committed = 0
         self._last_commit = clock.now()
         self._memory_due = Period(clock, _MEMORY_FLUSH_PERIOD)
         self._disk_due = Period(clock, _DISK_FLUSH_PERIOD)
-        self._block = _MemoryBlock(clock.now(), 0, 0)
         self.set_layout(layout)
 
     def set_layout(self, layout: TopicLayout) -> None:
@@ -143,20 +118,16 @@ class Store:
 
     @property
     def max_offset(self) -> int:
-        return (self._file_end + len(self._block.entries)) * UNIT
+        return self._block.end * UNIT
 
     @property
     def max_data_offset(self) -> int:
-        return self._block.data_end
+        return self._data_end
 
     @property
     def segments(self) -> list[int]:
         """Where the index segments begin, in bytes."""
         return [segment.first * UNIT for segment in self._segments]
-
-    @property
-    def _file_end(self) -> int:
-        return self._segments[-1].end
 
     @property
     def _part_bytes(self) -> int:
@@ -173,15 +144,17 @@ class Store:
             or self._block.held_bytes + size + ENTRY_BYTES > self._part_bytes
         ):
             self._flush_block()
-        number = self._file_end + len(self._block.entries)
+        position = self.max_offset
         wire = None
         if _is_readable(payload, flag):
             message = pb.TransferedMessage(messageId=message_id, checkSum=check_sum, flag=flag, payLoadData=payload)
             wire = pb.GetMessageResponseB2C(messages=[message]).SerializePartialToString()
-        self._block.append(number, partition_id, code, size, wire)
+        self._data_end += size
+        self._block.entries.append(Entry(partition_id, code, size, self._data_end, wire))
+        self._block.size += size
         self._stored_bytes += size + ENTRY_BYTES
         self._drop_surplus()
-        return number * UNIT
+        return position
 
     def read(
         self, position: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
@@ -192,7 +165,7 @@ class Store:
         `size_limit` is in bytes; `read_to` is the end of the reader's last read in the data file.
         """
         number = max(position // UNIT, self._segments[0].first)
-        if policy > 1 and number >= self._file_end:
+        if policy > 1 and number >= self._block.first:
             if policy == 2:
                 return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index in cache")
             return self._read_block(number, partition_id, codes)
@@ -201,23 +174,22 @@ class Store:
         return self._read_files(number, partition_id, codes, policy, size_limit, read_to)
 
     def _read_block(self, number: int, partition_id: int, codes: frozenset[int] | None) -> ReadResult:
-        block = self._block
-        start = number - self._file_end
-        if start >= len(block.entries):
+        rest = self._block.entries[number - self._block.first :]
+        if not rest:
             return ReadResult(ErrCode.NOT_FOUND, "Request offset reached cache maxOffset")
         if codes is None:
-            has_any = block.last_of_partition.get(partition_id, -1) >= number
+            has_any = any(entry.partition_id == partition_id for entry in rest)
         else:
             # The broker does not check the partition: a filtered reader may find its type and get no message.
-            has_any = any(block.last_of_code.get(code, -1) >= number for code in codes)
+            has_any = any(entry.code in codes for entry in rest)
         if not has_any:
-            return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index!", (len(block.entries) - start) * UNIT)
+            return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index!", len(rest) * UNIT)
         # The broker compares the size of the whole record with the limit for the payload.
         too_long = self._config.max_msg_size + MESSAGE_SIZE_SLACK
         chunks: list[bytes] = []
         scanned = size = 0
-        read_to = block.data_end
-        for entry in block.entries[start : start + self._memory_scan]:
+        read_to = self._data_end
+        for entry in rest[: self._memory_scan]:
             scanned += 1
             if entry.partition_id != partition_id or entry.size > too_long:
                 continue
@@ -284,13 +256,14 @@ class Store:
     def crash(self) -> None:
         """Lose the memory block."""
         self._stored_bytes -= self._block.held_bytes
-        self._begin_block(self._block.data_start)
+        self._data_end -= self._block.size
+        self._begin_block()
         self._commit()
 
     def keep(self, entries: int, *, data_only: bool = False) -> None:
         """Delete all but the last `entries` entries, or only their messages."""
         self.flush()
-        first = max(self._file_end - entries, self._segments[0].first)
+        first = max(self._block.first - entries, self._segments[0].first)
         if data_only:
             for segment in self._segments:
                 count = max(0, first - segment.first)
@@ -308,11 +281,9 @@ class Store:
 
     def entries(self) -> Iterator[tuple[int, Entry]]:
         """Yield position and entry of all that is stored, oldest first."""
-        for segment in self._segments:
-            for number, entry in enumerate(segment.entries, segment.first):
+        for part in (*self._segments, self._block):
+            for number, entry in enumerate(part.entries, part.first):
                 yield number * UNIT, entry
-        for number, entry in enumerate(self._block.entries, self._file_end):
-            yield number * UNIT, entry
 
     def _drop_surplus(self) -> None:
         while self._stored_bytes > self._max_bytes and self._drop_segment():
@@ -325,25 +296,23 @@ class Store:
         self._stored_bytes -= self._segments.pop(0).held_bytes
         return True
 
-    def _begin_block(self, data_start: int) -> None:
-        self._block = _MemoryBlock(self._clock.now(), data_start, data_start)
+    def _begin_block(self) -> None:
+        self._block = _Part(self._segments[-1].end, self._clock.now())
 
     def _flush_block(self) -> None:
-        block = self._block
-        count = len(block.entries)
-        segment = self._segments[-1]
+        block, segment = self._block, self._segments[-1]
         segment.entries += block.entries
         segment.size += block.size
         full = segment.held_bytes >= self._part_bytes or segment.size >= self._config.max_segment_size
         rolls = full or len(segment.entries) >= self._config.max_index_segment_entries
-        self._begin_block(block.data_end)
+        self._begin_block()
         if rolls:
-            self._segments.append(_Segment(segment.end))
-        if rolls or count >= _UNFLUSH_THRESHOLD or self._clock.now() - self._last_commit >= _UNFLUSH_INTERVAL:
+            self._segments.append(_Part(segment.end, self._clock.now()))
+        if rolls or len(block.entries) >= _UNFLUSH_THRESHOLD or self._clock.now() - self._last_commit >= _UNFLUSH_INTERVAL:
             self._commit()
 
     def _commit(self) -> None:
-        self._committed = self._file_end
+        self._committed = self._block.first
         self._last_commit = self._clock.now()
 
 
