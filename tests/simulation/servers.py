@@ -55,7 +55,7 @@ class Loss(NamedTuple):
     at: float
 
 
-class SimulatedHost:
+class SimulatedHost(Host):
     """Where the servers run: the hub of the world."""
 
     def __init__(self, world: World, network: Network) -> None:

@@ -11,28 +11,17 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from typing import Protocol
-
-
-class RealTime(Protocol):
-    """Time as it passes without a test's help."""
-
-    def now(self) -> float:
-        """Return monotonic seconds from an arbitrary start."""
-        ...
-
-    def wall_ms(self) -> int:
-        """Return milliseconds since the epoch."""
-        ...
 
 
 class SystemTime:
-    """The time of this machine."""
+    """Time as it passes without a test's help: that of this machine, unless a subclass has its own."""
 
     def now(self) -> float:
+        """Return monotonic seconds from an arbitrary start."""
         return time.monotonic()
 
     def wall_ms(self) -> int:
+        """Return milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
 
@@ -43,11 +32,10 @@ class Clock:
     can see each of them without waiting.
     """
 
-    def __init__(self, on_advance: Callable[[], None] = lambda: None, real: RealTime | None = None) -> None:
-        """`real` is the time of this machine by default."""
+    def __init__(self, on_advance: Callable[[], None] = lambda: None, real: SystemTime | None = None) -> None:
         self._skipped = 0.0
         self._on_advance = on_advance
-        self._real = SystemTime() if real is None else real
+        self._real = real or SystemTime()
 
     def now(self) -> float:
         """Return monotonic seconds from an arbitrary start."""

@@ -234,7 +234,12 @@ class EmbeddedTubeMQ(Administration):
     @on_thread
     def stop_broker(self, broker_id: int) -> None:
         """Shut the broker down cleanly: it loses nothing, and confirms what readers have in flight."""
-        self._servers.stop_broker(broker_id)
+        server = self._servers.broker(broker_id)
+        if server.is_open:
+            server.service.tick()
+            server.close()
+            server.service.stop()
+            self._catalog.brokers[broker_id].online = False  # it unregisters at the masters
 
     @on_thread
     def crash_broker(self, broker_id: int) -> None:
@@ -242,7 +247,20 @@ class EmbeddedTubeMQ(Administration):
 
         The masters list it as before until they miss its heartbeats.
         """
-        self._servers.crash_broker(broker_id)
+        server = self._servers.broker(broker_id)
+        if not server.is_open:
+            return
+        access = server.service.access
+        run = access.registered_at
+
+        def miss_heartbeats() -> None:
+            if not server.is_open and access.registered_at == run:
+                self._catalog.brokers[broker_id].online = False
+
+        server.service.tick()
+        server.close()
+        server.service.crash()
+        self._servers.timers.after(self._servers.config.broker_heartbeat_timeout, miss_heartbeats)
 
     @on_thread
     def lose_disk(self, broker_id: int) -> None:
@@ -250,12 +268,17 @@ class EmbeddedTubeMQ(Administration):
 
         Positions of release 1.2 stay, because it keeps them in ZooKeeper.
         """
-        self._servers.lose_disk(broker_id)
+        self.crash_broker(broker_id)
+        self._servers.broker(broker_id).service.lose_disk()
 
     @on_thread
     def start_broker(self, broker_id: int) -> None:
         """Start the broker again, on its old port."""
-        self._servers.start_broker(broker_id)
+        server = self._servers.broker(broker_id)
+        if not server.is_open:
+            server.open()
+            server.service.access.registered_at = self.clock.now()
+            self._catalog.brokers[broker_id].online = True
 
     @on_thread
     def rotate_visit_token(self, times: int = 1) -> None:
@@ -265,7 +288,7 @@ class EmbeddedTubeMQ(Administration):
         `ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)`.
         """
         for _ in range(times):
-            self._servers.rotate_visit_token()
+            self._servers.tokens.rotate()
 
     @on_thread
     def switch_master(self, lists_fill_after: float = 0.0) -> None:
@@ -273,7 +296,12 @@ class EmbeddedTubeMQ(Administration):
 
         The new one knows no client. Its broker and topic lists stay empty for `lists_fill_after` seconds.
         """
-        self._servers.switch_master(lists_fill_after)
+        masters = self._servers.masters
+        active = self._servers.active_master
+        chosen = masters[(masters.index(active) + 1) % len(masters)].service
+        active.service.access.standby = True
+        chosen.access.standby = False
+        chosen.forget(lists_fill_after)
 
     @on_thread
     def stop_master(self, number: int = 1) -> None:
@@ -283,7 +311,10 @@ class EmbeddedTubeMQ(Administration):
     @on_thread
     def start_master(self, number: int = 1) -> None:
         """Start a master again, on its old port; it knows no client any more."""
-        self._servers.start_master(number)
+        server = self._servers.master(number)
+        if not server.is_open:
+            server.service.restart()
+            server.open()
 
     # -- faults ---------------------------------------------------------------------------------------------------
 

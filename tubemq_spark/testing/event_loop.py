@@ -11,16 +11,15 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
-from tubemq_spark.testing.clock import SystemTime
-from tubemq_spark.testing.port import HOST, Port
+from tubemq_spark.testing.port import HOST, Host, Port
 
 T = TypeVar("T")
 
 
-class EventLoopThread(SystemTime):
-    """A `Host`: the only thread that reads and changes the servers' state, and their sockets."""
+class EventLoopThread(Host):
+    """The only thread that reads and changes the servers' state, and their sockets."""
 
     running: ClassVar[weakref.WeakSet[EventLoopThread]] = weakref.WeakSet()
 
@@ -171,7 +170,7 @@ class _Acceptor:
             task.add_done_callback(self._handshake_ended)
 
     def _connect(self, accepted: socket.socket) -> Coroutine[Any, Any, Any]:
-        connection = cast(asyncio.Protocol, self._port.connect())  # it has the methods, and needs no base class
+        connection = self._port.connect()
         return self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._port.tls_context)
 
     def _handshake_ended(self, task: asyncio.Task[Any]) -> None:

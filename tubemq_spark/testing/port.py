@@ -7,40 +7,34 @@ subclass of `EmbeddedTubeMQ` overrides `_new_host`.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from tubemq_spark.testing.clock import RealTime
+from tubemq_spark.testing.clock import SystemTime
 
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
 
 
-class Connection(ABC):
-    """The server's end of one connection; its methods are those of `asyncio.Protocol`, and `abort`."""
+class Connection(asyncio.Protocol):
+    """The server's end of one connection."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
         self._times_closed = port.times_closed
-        self._transport: Transport | None = None  # None before the handshake has ended, and after an abort
+        self._transport: asyncio.Transport | None = None  # None before the handshake has ended, and after an abort
 
-    def connection_made(self, transport: Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a host has no others
         if self._port.times_closed != self._times_closed:  # during the handshake
             transport.abort()
             return
         self._transport = transport
         self._port.connections[self] = None
-
-    @abstractmethod
-    def data_received(self, data: bytes) -> None: ...
-
-    def eof_received(self) -> bool:
-        """Return False: the host ends a connection whose peer sends no more."""
-        return False
 
     def pause_writing(self) -> None:
         if self._transport is not None:
@@ -116,50 +110,30 @@ class TLSFiles:
         return context
 
 
-class Transport(Protocol):
-    """The sending side of one connection, as a server uses it; a part of `asyncio.Transport`."""
-
-    def write(self, data: bytes | bytearray) -> None: ...
-
-    def write_eof(self) -> None: ...
-
-    def can_write_eof(self) -> bool: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        """Return True when the server has closed or aborted the connection, or has seen its end."""
-        ...
-
-    def close(self) -> None:
-        """End the connection when all written bytes are sent."""
-
-    def abort(self) -> None:
-        """Reset the connection now."""
-
-
-class Host(RealTime, Protocol):
-    """The place where the servers of one cluster run.
+class Host(SystemTime, ABC):
+    """The place where the servers of one cluster run, and their time.
 
     All functions run one after the other, also those of `after` and the connections' methods. The host drives a
     connection as asyncio does: `port.connect()` when a client arrives at an open port, `connection_made(transport)`,
     `data_received(data)` any number of times, and `connection_lost(error)` once after the end or an abort.
     """
 
+    @abstractmethod
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` and return its result; also within another call. `RuntimeError` after `close`."""
-        ...
 
+    @abstractmethod
     def after(self, seconds: float, function: Callable[[], None]) -> None:
         """Run `function` once when `seconds` of real time have passed, unless `close` comes first."""
 
+    @abstractmethod
     def listen(self, port: Port) -> None:
         """Let connections to `port` begin. The host sets `port.port` if it is 0; `OSError` when it is in use."""
 
+    @abstractmethod
     def stop_listening(self, port: Port) -> None:
         """Refuse connections to `port`, and keep its number for the next `listen`; the port ends the open ones."""
 
+    @abstractmethod
     def close(self, last: Callable[[], None]) -> None:
         """Run `last`, and no function after it; a second call does nothing."""

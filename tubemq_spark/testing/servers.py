@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a cluster: how they are connected, started, stopped and crashed."""
+"""The servers of a cluster, how they are connected, and what is deployed on them."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ class Servers:
         self.masters: list[Server[MasterService]] = []
         self.brokers: dict[int, Server[BrokerService]] = {}
         self.topic_changes: dict[tuple[str, int], TopicChange] = {}  # by topic and broker, until the next reload
+        self.tokens = VisitTokens(clock, config)
         self._framing = framing
         self._tls = tls
         self._clock = clock
         self._faults = faults
-        self._tokens = VisitTokens(clock, config)
 
     def open(self, masters: int, brokers: int, port: int, web_port: int) -> None:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
         for number in range(1, masters + 1):
-            service = MasterService(self.catalog, self._clock, self.config, self._tokens)
+            service = MasterService(self.catalog, self._clock, self.config, self.tokens)
             service.access.standby = number > 1
             web = MasterWebApi(self, number)
             self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service, web))
@@ -143,22 +143,9 @@ class Servers:
             raise ConfigError(f"there is no master {number}; there are {len(self.masters)}, counted from 1")
         return self.masters[number - 1]
 
-    def rotate_visit_token(self) -> None:
-        self._tokens.rotate()
-
-    def switch_master(self, lists_fill_after: float) -> None:
-        active = next(n for n, server in enumerate(self.masters) if not server.service.access.standby)
-        for server in self.masters:
-            server.service.access.standby = True
-        chosen = self.masters[(active + 1) % len(self.masters)].service
-        chosen.access.standby = False
-        chosen.forget(lists_fill_after)
-
-    def start_master(self, number: int) -> None:
-        server = self.master(number)
-        if not server.is_open:
-            server.service.restart()
-            server.open()
+    @property
+    def active_master(self) -> Server[MasterService]:
+        return next(server for server in self.masters if not server.service.access.standby)
 
     # -- brokers --------------------------------------------------------------------------------------------------
 
@@ -170,7 +157,7 @@ class Servers:
 
     def add_broker(self) -> int:
         broker_id = len(self.brokers) + 1
-        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, self._tokens)
+        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, self.tokens)
         web = BrokerWebApi(service, self.catalog)
         server = self._server(f"broker {broker_id}", service, service.service, service.service, web)
         server.open()
@@ -178,41 +165,6 @@ class Servers:
         tls_port = None if server.tls is None else server.tls.port
         self.catalog.brokers[broker_id] = BrokerEntry(broker_id, HOST, server.plain.port, tls_port)
         return broker_id
-
-    def start_broker(self, broker_id: int) -> None:
-        server = self.broker(broker_id)
-        if not server.is_open:
-            server.open()
-            server.service.access.registered_at = self._clock.now()
-            self.catalog.brokers[broker_id].online = True
-
-    def stop_broker(self, broker_id: int) -> None:
-        server = self.broker(broker_id)
-        if server.is_open:
-            server.service.tick()
-            server.close()
-            server.service.stop()
-            self.catalog.brokers[broker_id].online = False  # it unregisters at the masters
-
-    def crash_broker(self, broker_id: int) -> None:
-        server = self.broker(broker_id)
-        if not server.is_open:
-            return
-        access = server.service.access
-        run = access.registered_at
-
-        def miss_heartbeats() -> None:
-            if not server.is_open and access.registered_at == run:
-                self.catalog.brokers[broker_id].online = False
-
-        server.service.tick()
-        server.close()
-        server.service.crash()
-        self.timers.after(self.config.broker_heartbeat_timeout, miss_heartbeats)
-
-    def lose_disk(self, broker_id: int) -> None:
-        self.crash_broker(broker_id)
-        self.broker(broker_id).service.lose_disk()
 
     # -- topics ---------------------------------------------------------------------------------------------------
 

@@ -308,7 +308,11 @@ class Store:
         self._begin_block()
         if rolls:
             self._segments.append(_Part(segment.end, self._clock.now()))
-        if rolls or len(block.entries) >= _UNFLUSH_THRESHOLD or self._clock.now() - self._last_commit >= _UNFLUSH_INTERVAL:
+        if (
+            rolls
+            or len(block.entries) >= _UNFLUSH_THRESHOLD
+            or self._clock.now() - self._last_commit >= _UNFLUSH_INTERVAL
+        ):
             self._commit()
 
     def _commit(self) -> None:

@@ -53,7 +53,7 @@ class MasterWebApi:
         }
 
     def __call__(self, params: Params) -> WebAnswer | Redirect:
-        active = next(one for one in self._servers.masters if not one.service.access.standby)
+        active = self._servers.active_master
         if self._servers.master(self._number) is not active:
             return Redirect(active.web.address)
         method = params.get("method", "")
