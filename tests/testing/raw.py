@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any
 
@@ -25,9 +26,13 @@ Send = broker_pb.SendMessageRequestP2B
 class Raw:
     """A connection that sends requests and reads replies."""
 
-    def __init__(self, address: str, framing: Framing = Framing.STANDARD) -> None:
+    def __init__(
+        self, address: str, framing: Framing = Framing.STANDARD, context: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.partition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT)
+        if context is not None:
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
         self._framing = framing
         self._decoder = FrameDecoder(framing)
         self._numbers = itertools.count(1)
@@ -72,9 +77,9 @@ class Raw:
         return self.until_the_end()
 
     def until_the_end(self) -> bytes:
-        """Receive bytes; a reset counts as the end."""
+        """Receive bytes; a reset or an alert counts as the end."""
         data = b""
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, ssl.SSLError):
             while more := self._socket.recv(1 << 16):
                 data += more
         return data

@@ -11,18 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Authority, Certificate, tls_files
-from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
-from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tests.testing.raw import Raw
 from tubemq_spark.protocol.metadata import parse_brokers, parse_master_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 
 PATIENCE = 20.0
-_MESSAGE = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostName="127.0.0.1").SerializeToString()
-REGISTER = encode_frame(
-    7, encode_request(Request(ServiceType.MASTER, Method.PRODUCER_REGISTER, 10_000, _MESSAGE)), Framing.STANDARD
-)
+REGISTER = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostName="127.0.0.1")
 
 
 @pytest.fixture(scope="module")
@@ -31,29 +26,21 @@ def one_way(server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
         yield tubemq
 
 
-def trusting(authority: Authority, own: Certificate | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(authority.own.cert))
-    if own is not None:
-        context.load_cert_chain(own.cert, own.key)
-    return context
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.own.cert))
 
 
 def plain(text: str) -> socket.socket:
     return socket.create_connection(parse_master_addresses(text)[0], timeout=PATIENCE)
 
 
-def secure(text: str, context: ssl.SSLContext) -> socket.socket:
-    return context.wrap_socket(plain(text), server_hostname="127.0.0.1")
+def secure(address: str, authority: Authority) -> Raw:
+    return Raw(address, context=trusting(authority))
 
 
-def broker_port(connection: socket.socket) -> int:
-    """Return the port that the master behind `connection` lists."""
-    connection.sendall(REGISTER)
-    (reply,) = FrameDecoder(Framing.STANDARD).feed(connection.recv(65536))
-    registered = decode_reply(reply.body)
-    assert isinstance(registered, Response)
-    brokers = parse_brokers(master_pb.RegisterResponseM2P.FromString(registered.data).brokerInfos)
-    return brokers[1].address.port
+def broker_of(master: Raw) -> str:
+    """Return the address of the broker that the master lists."""
+    return str(parse_brokers(master.call(REGISTER).brokerInfos)[1].address)
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -78,12 +65,11 @@ def test_close_ends_a_handshake(server_cert: Certificate, greet: Callable[[socke
 
 
 def test_a_stopped_broker_leaves_no_handshake(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
-    with secure(one_way.tls_master, trusting(authority)) as master:
-        broker = f"127.0.0.1:{broker_port(master)}"
+    with secure(one_way.tls_master, authority) as master:
+        broker = broker_of(master)
     with plain(broker) as early:
-        secure(
-            broker, trusting(authority)
-        ).close()  # the server accepts in order, so it has accepted the earlier one too
+        with secure(broker, authority):
+            pass  # the server accepts in order, so it has accepted the earlier one too
         one_way.stop_broker(1)
         one_way.start_broker(1)
         try:
@@ -95,20 +81,19 @@ def test_a_stopped_broker_leaves_no_handshake(one_way: EmbeddedTubeMQ, authority
 
 
 def test_faults_and_restarts_apply_to_the_tls_port(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
-    with secure(one_way.tls_master, trusting(authority)) as master:
-        port = broker_port(master)
-    broker = f"127.0.0.1:{port}"
-    with secure(broker, trusting(authority)) as connection:
+    with secure(one_way.tls_master, authority) as master:
+        broker = broker_of(master)
+    with secure(broker, authority) as connection:
         one_way.stop_broker(1)
-        assert is_closed(connection)
+        assert connection.until_the_end() == b""
     with pytest.raises(ConnectionRefusedError):
         plain(broker)
     one_way.start_broker(1)
-    with secure(one_way.tls_master, trusting(authority)) as master:
-        assert broker_port(master) == port
+    with secure(one_way.tls_master, authority) as master:
+        assert broker_of(master) == broker
         with one_way.on("producer_register", times=1).close_mid_frame() as fault:
-            master.sendall(REGISTER)
-            assert is_closed(master)
+            master.ask(REGISTER)
+            master.until_the_end()
         assert fault.fired == 1
 
 

@@ -107,7 +107,7 @@ class BrokerService:
 
     def crash(self) -> None:
         """Lose what is in memory: unflushed messages, positions that were not written, claims."""
-        self.stores.crash()
+        self.stores.each(Store.crash)
         self.claims.clear()
         self.offsets.restart()
         self._message_ids.restart()
@@ -119,7 +119,7 @@ class BrokerService:
 
     def stop(self) -> None:
         """Shut down cleanly: lose nothing, and confirm what readers have in flight."""
-        self.stores.flush()
+        self.stores.each(Store.flush)
         self.claims.clear()
         self.offsets.stop()
         self.offsets.restart()
@@ -133,7 +133,7 @@ class BrokerService:
         for key in [key for key, claim in self.claims.items() if claim.expires_at <= now]:
             del self.claims[key]
             self.offsets.commit(key, False)
-        self.stores.tick()
+        self.stores.each(Store.tick)
         self.offsets.tick()
         if self._history_due.is_due():
             self._record_history()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.broker.store import Store
@@ -49,17 +51,9 @@ class TopicStores:
         """Delete the files of all topics."""
         self._stores.clear()
 
-    def crash(self) -> None:
+    def each(self, act: Callable[[Store], None]) -> None:
         for store in self._stores.values():
-            store.crash()
-
-    def flush(self) -> None:
-        for store in self._stores.values():
-            store.flush()
-
-    def tick(self) -> None:
-        for store in self._stores.values():
-            store.tick()
+            act(store)
 
     # -- look-ups for requests -----------------------------------------------------------------------------------
 

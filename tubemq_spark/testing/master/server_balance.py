@@ -100,14 +100,12 @@ class ServerBalance:
     def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, Holding]:
         client_id, group = self._access.new_consumer(request)
         is_old = self._release is Release.V1_2
+        topics = consumer_topics(request.topicList, None if is_old else self._lists.deployed)
+        required = request.requiredPartition if request.requireBound else ""
         if is_old:
-            topics = consumer_topics(request.topicList, None)
-            offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
-            filters = topic_filters(request.topicCondition)
-        else:
-            topics = consumer_topics(request.topicList, self._lists.deployed)
-            filters = topic_filters(request.topicCondition)
-            offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
+            required_partitions(required, topics)  # checks them before the filters
+        filters = topic_filters(request.topicCondition)
+        offsets = required_partitions(required, topics)
         held = _holding(request.subscribeInfo)
         source_count = optional(request, "totalCount", -1)
         if request.requireBound:
