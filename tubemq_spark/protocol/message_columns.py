@@ -20,6 +20,7 @@ from zlib import crc32
 import numpy as np
 
 from tubemq_spark.protocol.envelope import COUNTED_FROM
+from tubemq_spark.protocol.message import CHECK_SUM_MASK
 
 if TYPE_CHECKING:
     from numpy import bool_, int64, uint8, uint64
@@ -201,7 +202,7 @@ def _columns(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> Messa
     # Now, while the data is in the processor's caches
     view = memoryview(data)
     sums = [crc32(view[start:end]) for start, end in zip(payload_at.tolist(), flag_at.tolist(), strict=True)]
-    intact = (np.array(sums, np.uint64) & np.uint64(0x7FFFFFFF)) == check_sums
+    intact = (np.array(sums, np.uint64) & np.uint64(CHECK_SUM_MASK)) == check_sums
     return MessageColumns(data, ids.view(np.int64), check_sums.view(np.int64), flags, payload_at, flag_at, intact)
 
 

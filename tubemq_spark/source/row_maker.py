@@ -17,7 +17,14 @@ from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.compression import decompress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
+from tubemq_spark.protocol.message import (
+    CHECK_SUM_MASK,
+    COMPRESSION_KEY,
+    NO_ATTRIBUTES,
+    Attributes,
+    decode_attributes,
+    split_payload,
+)
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.arrow_arrays import binaries, booleans, numbers, repeated, texts
@@ -152,7 +159,7 @@ class RowMaker:
                 break
             body = payload = message.payLoadData
             found = NO_ATTRIBUTES
-            if crc32(payload) & 0x7FFFFFFF != message.checkSum:
+            if crc32(payload) & CHECK_SUM_MASK != message.checkSum:
                 found = self._bad(
                     partition, message.messageId, f"its check sum is {message.checkSum}, not that of its bytes"
                 )

@@ -295,7 +295,7 @@ READING = (
         "corrupt_message_delivered",
         "a damaged message fails the query, is skipped, or is kept",
         "source/row_maker.py",
-        "if crc32(payload) & 0x7FFFFFFF != message.checkSum:",
+        "if crc32(payload) & CHECK_SUM_MASK != message.checkSum:",
         "if False:",
         ("rows_exact",),
     ),
