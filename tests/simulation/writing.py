@@ -408,8 +408,8 @@ class OperatedWriting(OperatedSchedule):
 
     @property
     def _has_late_requests(self) -> bool:
-        weather = self.setting.weather
-        return bool(weather.late or (weather.late_after_hang and "hang" in self.recent_troubles()))
+        weather, hangs = self.setting.weather, self.setting.extra["slow"] or "hang" in self.recent_troubles()
+        return bool(weather.late or (weather.late_after_hang and hangs))
 
     def committed(self, query: StreamQuery, batch: int, tasks: list[list[Cells]], written: list[Written]) -> None:
         self.batches += 1
@@ -430,7 +430,7 @@ class OperatedWriting(OperatedSchedule):
             self.writing.attempts_of(("batch", batch))
         ):
             return  # "the task of the next run may take copies for other rows"
-        if isinstance(error, FencedError) and (self.has_other_attempts or self.setting.weather.late):
+        if isinstance(error, FencedError) and (self.has_other_attempts or self._has_late_requests):
             return  # the newer attempt of a copy may fence this one before it writes, a late move of a mark as well
         self.explain("the query", error)
 
