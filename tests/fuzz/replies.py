@@ -20,13 +20,14 @@ from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message_columns import split_reply
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.source.row_format import RowFormat
 from tubemq_spark.source.row_maker import RowMaker
 from tubemq_spark.source.schema import arrow_schema
 
 HERE = Partition(1, "fuzz", 0)
+BROKER = Broker(1, Address("127.0.0.1", 8123))
 FORMATS = [
     RowFormat(),
     RowFormat(corrupt="skip"),
@@ -187,20 +188,18 @@ def _without_messages(reply: pb.GetMessageResponseB2C) -> bytes:
 
 
 def _rows(form: RowFormat, batches: Sequence[FetchedBatch], columns: Sequence[str] | None) -> Any:
-    maker = RowMaker(form)
+    maker = RowMaker(form, HERE, BROKER)
 
     def rows() -> pa.Table:
         schema = arrow_schema(form)
-        table = pa.Table.from_batches(maker.fetched(HERE, batches), schema).combine_chunks()
+        table = pa.Table.from_batches(maker.rows(batches), schema).combine_chunks()
         return table if columns is None else table.select(columns)
 
     found = outcome_of(rows)
     if isinstance(found, pa.Table):
         found.validate(full=True)
     # Which pack is found to be corrupt first depends on how many messages are opened together.
-    return found, [
-        text if form.message_format == "raw" else text.partition("; the first")[0] for text in maker.corrupt()
-    ]
+    return found, maker.corrupt() if form.message_format == "raw" else maker.corrupt().partition("; the first")[0]
 
 
 def differences(seed: int, count: int) -> Iterator[str]:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.inlong_packs import field, message_obj, message_objs, pack_grouped, snappy
-from tests.source.test_row_maker import batch_of, batches_of, message
+from tests.source.test_row_maker import batch_of, batches_of, message, row_maker
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.source.row_format import RowFormat
-from tubemq_spark.source.row_maker import RowMaker
 
 TIME = 1_709_251_140_123
 MOMENT = datetime(2024, 2, 29, 23, 59, 0, 123_000, timezone.utc)
@@ -33,7 +32,7 @@ def form(**given: Any) -> RowFormat:
 
 
 def rows(body: bytes, attributes: str, **given: Any) -> list[dict[str, Any]]:
-    batch = batch_of(RowMaker(form(**given)), [message(body, attributes.encode())])
+    batch = batch_of(row_maker(form(**given)), [message(body, attributes.encode())])
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
     return found
@@ -150,7 +149,7 @@ def test_what_other_versions_may_add() -> None:
 def test_all_formats_in_one_topic() -> None:
     bodies = [(V1, b"version=1"), (b"plain", b"version=0"), (V0, b"version=2"), (b"bad", b"version=1"), (V0, b"")]
     messages = [message(body, attributes, message_id=number) for number, (body, attributes) in enumerate(bodies)]
-    (batch,) = batches_of(RowMaker(form(corrupt="keep", columns=("message_id", "inlong_index", "value"))), messages)
+    (batch,) = batches_of(row_maker(form(corrupt="keep", columns=("message_id", "inlong_index", "value"))), messages)
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
         (0, 0, b"one"),
         (0, 1, b"two"),

@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.source.test_row_maker import HERE, compressed, corrupt_pair, message
+from tests.source.test_row_maker import compressed, corrupt_pair, message, row_maker
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import MAX_ATTRIBUTES, NO_ATTRIBUTES
 from tubemq_spark.protocol.message_columns import MessageColumns, split_reply
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C
 from tubemq_spark.source.message_opener import Opened, open_messages
 from tubemq_spark.source.row_format import RowFormat
-from tubemq_spark.source.row_maker import RowMaker
 
 ROOM = 1 << 20
 HEADERS = [b"", b"k=v", b"$msgType$=a,k=v", b"$msgType$=b,$msgTime$=202402292359", b"\xc3\xa9=v", b",,"]
@@ -62,8 +61,8 @@ def batches(replies: Sequence[Sequence[Any]], begin: int | None = 0) -> list[Fet
 def test_rows_of_several_replies(form: RowFormat, begin: int | None) -> None:
     replies = [[message(b"%d" % n, HEADERS[(n + at) % 6], message_id=n) for n in range(9)] for at in range(4)]
     assert opened(*replies) is not None
-    (by_columns,) = RowMaker(form).fetched(HERE, batches([columns(reply) for reply in replies], begin))
-    (one_by_one,) = RowMaker(form).fetched(HERE, batches(replies, begin))
+    (by_columns,) = row_maker(form).rows(batches([columns(reply) for reply in replies], begin))
+    (one_by_one,) = row_maker(form).rows(batches(replies, begin))
     by_columns.validate(full=True)
     assert by_columns.equals(one_by_one)
 
@@ -99,8 +98,8 @@ def test_special_messages_are_opened_one_by_one(special: Any) -> None:
     sent[1].append(special)
     assert opened(*sent) is None
     form = RowFormat(corrupt="skip")
-    by_columns = list(RowMaker(form).fetched(HERE, batches([columns(reply) for reply in sent])))
-    (one_by_one,) = RowMaker(form).fetched(HERE, batches(sent))
+    by_columns = list(row_maker(form).rows(batches([columns(reply) for reply in sent])))
+    (one_by_one,) = row_maker(form).rows(batches(sent))
     assert [len(batch) for batch in by_columns] == [1, len(one_by_one) - 2, 1]
     assert pa.Table.from_batches(by_columns).combine_chunks().to_batches()[0].equals(one_by_one)
 

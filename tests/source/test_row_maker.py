@@ -22,9 +22,9 @@ from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import encode_payload
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
-from tubemq_spark.source import row_maker as source_rows
+from tubemq_spark.source import message_opener
 from tubemq_spark.source.row_format import RowFormat
 from tubemq_spark.source.row_maker import RowMaker
 from tubemq_spark.source.schema import (
@@ -47,10 +47,12 @@ def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: 
     )
 
 
-def batches_of(
-    maker: RowMaker, messages: Sequence[Any], positions: Sequence[int] | None = None, where: Partition = HERE
-) -> Iterator[Any]:
-    return maker.fetched(where, [FetchedBatch(messages, positions, 0, 28 * len(messages))])
+def row_maker(form: RowFormat, where: Partition = HERE) -> RowMaker:
+    return RowMaker(form, where, Broker(where.broker_id, Address("host-of-broker", 8123)))
+
+
+def batches_of(maker: RowMaker, messages: Sequence[Any], positions: Sequence[int] | None = None) -> Iterator[Any]:
+    return maker.rows([FetchedBatch(messages, positions, 0, 28 * len(messages))])
 
 
 def batch_of(maker: RowMaker, messages: Sequence[Any], positions: Sequence[int] | None = None) -> Any:
@@ -60,7 +62,7 @@ def batch_of(maker: RowMaker, messages: Sequence[Any], positions: Sequence[int] 
 
 
 def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    batch = batch_of(RowMaker(RowFormat()), messages, positions)
+    batch = batch_of(row_maker(RowFormat()), messages, positions)
     assert batch.schema == arrow_schema(RowFormat())
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
@@ -123,12 +125,12 @@ def test_any_mix_of_messages_becomes_rows(contents: list[tuple[bytes, dict[str, 
 def test_error_about_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
     bad = message(payload, message_id=42, flag=1)
     with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 42: .*'corruptMessages'"):
-        batch_of(RowMaker(RowFormat()), [message(b"fine", b"k=v"), bad], None)
+        batch_of(row_maker(RowFormat()), [message(b"fine", b"k=v"), bad], None)
 
 
 def test_positions_must_fit_the_messages() -> None:
     with pytest.raises(ValueError, match="length"):
-        batch_of(RowMaker(RowFormat()), [message(b"a"), message(b"b")], [28])
+        batch_of(row_maker(RowFormat()), [message(b"a"), message(b"b")], [28])
 
 
 # Corrupt messages and unwanted types
@@ -151,17 +153,17 @@ def test_column_corrupt_exists_if_corrupt_messages_are_kept() -> None:
 @pytest.mark.parametrize("positions", [None, [0, 28, 56, 84]])
 def test_messages_of_unwanted_types_are_left_out(positions: list[int] | None) -> None:
     """The broker compares hashes; `Aa` and `BB` have the same hash."""
-    maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
+    form = RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})})
     messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
-    batch = batch_of(maker, messages, positions)
+    batch = batch_of(row_maker(form), messages, positions)
     assert batch.column("msg_type").to_pylist() == ["Aa", "c"]
     assert batch.column("offset").to_pylist() == ([None, None] if positions is None else [0, 56])
-    assert next(batches_of(maker, messages, positions, Partition(3, "other", 0))).num_rows == 4
+    assert batch_of(row_maker(form, Partition(3, "other", 0)), messages, positions).num_rows == 4
 
 
 @pytest.mark.parametrize(("mode", "ids"), [("skip", []), ("keep", [2, 3])])
 def test_corrupt_message_has_no_type(mode: str, ids: list[int]) -> None:
-    maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
+    maker = row_maker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
     batch = batch_of(maker, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
     assert batch.column("message_id").to_pylist() == ids
 
@@ -202,8 +204,8 @@ def test_rows_have_only_the_wanted_columns(columns: tuple[str, ...], corrupt: st
     messages = [message(b"a"), *corrupt_pair(), message(b"b", b"$msgTime$=202402292359,k=v")]
     columns = columns if corrupt == "keep" else columns[-1:]
     form = RowFormat(corrupt=corrupt, columns=columns)
-    wanted = batch_of(RowMaker(replace(form, columns=None)), messages, [0, 28, 56, 84]).select(columns)
-    assert batch_of(RowMaker(form), messages, [0, 28, 56, 84]).equals(wanted)
+    wanted = batch_of(row_maker(replace(form, columns=None)), messages, [0, 28, 56, 84]).select(columns)
+    assert batch_of(row_maker(form), messages, [0, 28, 56, 84]).equals(wanted)
 
 
 # Compressed bodies
@@ -251,13 +253,12 @@ def bad_body(name: str) -> Any:
 def test_body_that_cannot_be_decompressed_fails_or_is_skipped(name: str) -> None:
     sent = [compressed("gzip", b"a"), bad_body(name), message(b"b")]
     with pytest.raises(ProtocolError, match=f"^3:clicks:10001: message 5: {BAD_BODIES[name][1]}.*'corruptMessages'"):
-        batch_of(RowMaker(RowFormat(max_unpacked=1000)), sent, None)
-    maker = RowMaker(RowFormat(corrupt="skip", max_unpacked=1000))
+        batch_of(row_maker(RowFormat(max_unpacked=1000)), sent, None)
+    maker = row_maker(RowFormat(corrupt="skip", max_unpacked=1000))
     batch = batch_of(maker, sent, [0, 28, 56])
     assert batch.column("value").to_pylist() == [b"a", b"b"]
     assert batch.column("offset").to_pylist() == [0, 56]
-    (told,) = maker.corrupt()
-    assert f"1 corrupt messages were skipped; the first: message 5: {BAD_BODIES[name][1]}" in told
+    assert f"1 corrupt messages were skipped; the first: message 5: {BAD_BODIES[name][1]}" in maker.corrupt()
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
@@ -265,13 +266,13 @@ def test_body_that_cannot_be_decompressed_fails_or_is_skipped(name: str) -> None
 def test_body_that_cannot_be_decompressed_is_kept_as_received(name: str, message_format: str) -> None:
     """The value includes the attribute header, which names the codec."""
     bad = bad_body(name)
-    maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
+    maker = row_maker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
     (row,) = batch_of(maker, [bad], None).to_pylist()
     assert (row["value"], row["attributes"], row["corrupt"]) == (bad.payLoadData, None, True)
 
 
 def test_unwanted_message_is_not_decompressed() -> None:
-    maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"BB"})}))
+    maker = row_maker(RowFormat(msg_types={"clicks": frozenset({"BB"})}))
     damaged = message(b"no gzip", b"$msgType$=Aa,spark_compression=gzip")
     batch = batch_of(maker, [damaged, compressed("gzip", b"body", b"$msgType$=BB")], None)
     assert batch.column("value").to_pylist() == [b"body"]
@@ -281,18 +282,18 @@ def test_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> Non
     sent = compressed("zstd", b"body")
     monkeypatch.setattr(compression, "is_available", lambda codec: False)
     with pytest.raises(ConfigError, match="was built without zstd"):
-        batch_of(RowMaker(RowFormat(corrupt="skip")), [sent], None)
+        batch_of(row_maker(RowFormat(corrupt="skip")), [sent], None)
 
 
 @pytest.mark.parametrize("positions", [None, [28 * n for n in range(7)]])
 def test_long_decompressed_bodies_come_in_several_batches(
     positions: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_rows, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(message_opener, "_MAX_BYTES", 1000)
     sent = [compressed("zstd", bytes(600), message_id=n) for n in range(5)]
     sent.insert(2, message(bytes(9999), b"k=v", message_id=7))
     sent.append(message(b"", message_id=8))
-    batches = list(batches_of(RowMaker(RowFormat()), sent, positions))
+    batches = list(batches_of(row_maker(RowFormat()), sent, positions))
     assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1], [7], [2, 3], [4, 8]]
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == ([None] * 7 if positions is None else positions)
@@ -301,28 +302,28 @@ def test_long_decompressed_bodies_come_in_several_batches(
 
 
 def test_many_messages_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_rows, "_MAX_ROWS", 3)
+    monkeypatch.setattr(message_opener, "_MAX_ROWS", 3)
     sent = [message(b"", message_id=n) for n in range(7)]
-    batches = list(batches_of(RowMaker(RowFormat()), sent, None))
+    batches = list(batches_of(row_maker(RowFormat()), sent, None))
     assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
 def test_many_attributes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """In memory, a short attribute takes a hundred times its size on the wire."""
-    monkeypatch.setattr(source_rows, "_MAX_BYTES", 30_000)
+    monkeypatch.setattr(message_opener, "_MAX_BYTES", 30_000)
     sent = [message(b"", b",".join(b"%d" % number for number in range(100)))] * 6
-    batches = list(batches_of(RowMaker(RowFormat()), sent, None))
+    batches = list(batches_of(row_maker(RowFormat()), sent, None))
     assert [batch.num_rows for batch in batches] == [2, 2, 2]
 
 
 def test_one_body_may_exceed_the_batch_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_rows, "_MAX_BYTES", 1000)
-    batches = batches_of(RowMaker(RowFormat()), [compressed("zstd", bytes(5000))] * 2, None)
+    monkeypatch.setattr(message_opener, "_MAX_BYTES", 1000)
+    batches = batches_of(row_maker(RowFormat()), [compressed("zstd", bytes(5000))] * 2, None)
     assert [batch.num_rows for batch in batches] == [1, 1]
 
 
 def test_long_headers_are_not_cached() -> None:
     """A process may read for days, so the cache must not grow with what producers write."""
-    source_rows._decode_short.cache_clear()
-    batch_of(RowMaker(RowFormat()), [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
-    assert source_rows._decode_short.cache_info().currsize == 1
+    message_opener._decode_short.cache_clear()
+    batch_of(row_maker(RowFormat()), [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
+    assert message_opener._decode_short.cache_info().currsize == 1

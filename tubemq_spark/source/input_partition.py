@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,9 +29,6 @@ from tubemq_spark.source.offset import ExclusiveStores
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.range_planner import Ranges, tasks
 from tubemq_spark.source.row_format import GATHERED, ROWS, RowFormat
-
-if TYPE_CHECKING:
-    from tubemq_spark.source.row_maker import RowMaker
 
 _log = logging.getLogger(__name__)
 
@@ -60,17 +56,16 @@ class TubeMQInputPartition(InputPartition):
         """Yield the rows of the ranges as Arrow batches."""
         from tubemq_spark.source.row_maker import RowMaker  # the driver does without it
 
-        maker = RowMaker(self.rows)
         claim = self._claim_of_this_attempt()
         for wanted, snapshot in self.ranges:
-            yield from self._read(wanted, snapshot, claim, maker)
-        for sentence in maker.corrupt():
-            _log.warning("[corrupt-messages] %s", sentence)
+            maker = RowMaker(self.rows, wanted.partition, snapshot.broker)
+            for gathered in _gathered(self._reader(wanted, snapshot, claim).batches()):
+                yield from maker.rows(gathered)
+            if corrupt := maker.corrupt():
+                _log.warning("[corrupt-messages] %s", corrupt)
 
-    def _read(
-        self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
-    ) -> Iterator[pa.RecordBatch]:
-        reader = PartitionReader(
+    def _reader(self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId) -> PartitionReader:
+        return PartitionReader(
             self.settings,
             self.working_group,
             claim,
@@ -81,8 +76,6 @@ class TubeMQInputPartition(InputPartition):
             loss_policy=self.loss_policy,
             find_broker=lambda broker: current_broker(self.settings, self.member, broker),
         )
-        for gathered in _gathered(reader.batches()):
-            yield from maker.fetched(wanted.partition, gathered)
 
     def _claim_of_this_attempt(self) -> ClaimId:
         """Return a claim of this read alone. A task that joins rows with themselves may read a range twice at once."""

@@ -294,7 +294,7 @@ READING = (
     Fault(
         "corrupt_message_delivered",
         "a damaged message fails the query, is skipped, or is kept",
-        "source/row_maker.py",
+        "source/message_opener.py",
         "if crc32(payload) & CHECK_SUM_MASK != message.checkSum:",
         "if False:",
         ("rows_exact",),
