@@ -23,7 +23,7 @@ from tests.simulation.written import Attempt, Origin, Plan
 from tests.without_spark.sink import Cells
 from tubemq_spark.client.cluster import producer_session
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.producer.send_queue import MAX_BYTES
+from tubemq_spark.client.producer.send_queue import DEFAULT_LIMITS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.errors import (
     ConfigError,
@@ -370,7 +370,7 @@ class OperatedWriting(OperatedSchedule):
             stamped=once or options.get("stamprows") == "true",
             once=once,
             send_again=options.get("effectivelyonceuncertain") == "sendagain",
-            most_bytes=int(options.get("tubemq.producer.maxinflightbytes", MAX_BYTES)),
+            most_bytes=int(options.get("tubemq.producer.maxinflightbytes", DEFAULT_LIMITS.size)),
         )
         self.writing.begun(attempt)
         if attempt.is_of_repeated_stage:

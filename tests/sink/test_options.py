@@ -11,6 +11,7 @@ from pyspark.sql.types import BinaryType, StructType
 from tests.source.test_options import BAD_VALUES as BAD_VALUES_OF_THE_SOURCE
 from tests.source.test_options import MISFITS as MISFITS_OF_THE_SOURCE
 from tests.source.test_options import REQUIRED, assert_is_for_users, bad, bad_by_declaration
+from tubemq_spark.client.producer.send_queue import SendLimits
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.datasource import TubeMQDataSource
@@ -52,8 +53,8 @@ def test_options_that_change_nothing(others: dict[str, str]) -> None:
         ({}, {"topic": None, "effectively_once": None, "receipts": None, "packs": None}),
         ({}, {"failed_rows": "fail", "dead_letter_topic": None}),
         ({"topic": " demo ", "stampRows": "TRUE"}, {"topic": "demo", "stamp_rows": True}),
-        ({"tubemq.producer.maxinflight": "5"}, {"max_in_flight": 5}),
-        ({"TUBEMQ.PRODUCER.MAXINFLIGHTBYTES": "6"}, {"max_bytes": 6}),
+        ({"tubemq.producer.maxinflight": "5"}, {"limits": SendLimits(in_flight=5)}),
+        ({"TUBEMQ.PRODUCER.MAXINFLIGHTBYTES": "6"}, {"limits": SendLimits(size=6)}),
         ({"receipts": " /folder "}, {"receipts": "/folder"}),
         ({"failedRows": "drop"}, {"failed_rows": "drop", "dead_letter_topic": None}),
         (

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.without_spark.source import LOGGED, PLANNED, Checkpoint, Run
+from tubemq_spark.client.producer.send_queue import SendLimits
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -142,9 +143,8 @@ def write(
 ) -> int:
     """Run a task of the sink, and return the number of rows that it reports as stored."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
-    return sum(
-        write_batches(WritePlan(SinkOptions(settings(tubemq, **client), topic, max_in_flight)), [batch]).rows.values()
-    )
+    options = SinkOptions(settings(tubemq, **client), topic, SendLimits(max_in_flight))
+    return sum(write_batches(WritePlan(options), [batch]).rows.values())
 
 
 def counts(tubemq: EmbeddedTubeMQ, topic: str = "pair") -> Counter[bytes]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from tubemq_spark.client.producer.send_queue import MAX_BYTES
+from tubemq_spark.client.producer.send_queue import DEFAULT_LIMITS, SendLimits
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
@@ -42,14 +42,19 @@ def _group(text: str) -> str:
 
 
 MAX_IN_FLIGHT = number(
-    "tubemq.producer.maxInFlight", "a number", 1, "unanswered sends per connection", 1000, most=1_000_000
+    "tubemq.producer.maxInFlight",
+    "a number",
+    1,
+    "unanswered sends per connection",
+    DEFAULT_LIMITS.in_flight,
+    most=1_000_000,
 )
 MAX_IN_FLIGHT_BYTES = number(
     "tubemq.producer.maxInFlightBytes",
     "a number of bytes",
     1,
     "how many bytes the unacknowledged messages of a task may have, each counted with 500 more; a task with more waits",
-    MAX_BYTES,
+    DEFAULT_LIMITS.size,
 )
 FAIL, DROP, DEAD_LETTER = "fail", "drop", "deadletter"
 FAILED_ROWS = choice(
@@ -213,8 +218,7 @@ class SinkOptions:
 
     client: ClientSettings
     topic: str | None = None
-    max_in_flight: int = MAX_IN_FLIGHT.preset
-    max_bytes: int = MAX_IN_FLIGHT_BYTES.preset
+    limits: SendLimits = DEFAULT_LIMITS
     stamp_rows: bool = STAMP_ROWS.preset
     effectively_once: EffectivelyOnceOptions | None = None
     message_format: str = MESSAGE_FORMAT.preset
@@ -233,8 +237,7 @@ class SinkOptions:
         return cls(
             client=ClientSettings.from_options(raw),
             topic=TOPIC.read(raw),
-            max_in_flight=MAX_IN_FLIGHT.get(raw),
-            max_bytes=MAX_IN_FLIGHT_BYTES.get(raw),
+            limits=SendLimits(MAX_IN_FLIGHT.get(raw), MAX_IN_FLIGHT_BYTES.get(raw)),
             stamp_rows=STAMP_ROWS.get(raw) or EFFECTIVELY_ONCE.get(raw),
             effectively_once=_effectively_once(raw),
             message_format=MESSAGE_FORMAT.get(raw),

@@ -75,9 +75,8 @@ class TaskWriter:
                 self._deduplicator = Deduplicator(session, self._task, self._plan)
             with Producer(
                 options.client,
-                options.max_in_flight,
-                rows_of=self._rows_of,
-                max_bytes=options.max_bytes,
+                options.limits,
+                self._rows_of,
                 lookup=self._deduplicator,
                 on_stored=self._add_receipts if self._receipts is not None else None,
             ) as producer:

@@ -14,7 +14,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import Record
-from tubemq_spark.client.producer.send_queue import LaneId, SendQueue
+from tubemq_spark.client.producer.send_queue import LaneId, SendLimits, SendQueue
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
 
@@ -82,7 +82,7 @@ def test_a_lane_whose_records_have_moved_takes_others() -> None:
 
 @pytest.mark.parametrize(("size", "stored"), [(100, 2), (63_000, 1)], ids=["small records", "a large record"])
 def test_a_caller_waits_for_a_64th_of_the_memory_or_for_one_large_record(size: int, stored: int) -> None:
-    queue, place = SendQueue(lambda *_: Partition(1, "demo", 0), 64_000), Partition(1, "demo", 0)
+    queue, place = SendQueue(lambda *_: Partition(1, "demo", 0), SendLimits(size=64_000)), Partition(1, "demo", 0)
     while not queue.is_full:
         queue.put("demo", place, Record(b"", bytes(size), (None, None)))
     before, released = queue.bytes, 0
@@ -112,7 +112,7 @@ def test_a_failing_partition_does_not_delay_others(cluster: EmbeddedCluster, key
     failing = cluster.tubemq.on("send_message", broker=1, partition=0).fail(500)
     cluster.tubemq.on("send_message", broker=1, partition=1, nth=100, times=1).run(failing.remove, after=True)
     key = b"key" if keyed else None
-    with Producer(settings(cluster), max_in_flight=20) as producer:
+    with Producer(settings(cluster), SendLimits(in_flight=20)) as producer:
         for row in range(100):
             producer.send("demo", body("zero", row), row=row, target=(1, 0), key=key)
             producer.send("demo", body("one", row), row=row, target=(1, 1), key=key)

@@ -32,6 +32,7 @@ from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer import sender
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import OVERHEAD
+from tubemq_spark.client.producer.send_queue import SendLimits
 from tubemq_spark.client.producer.sender import BrokerChannel, Failed, Sender, Stored
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
@@ -222,7 +223,7 @@ def test_memory_is_bounded_while_no_broker_answers(
 
     def write() -> None:
         same = settings(cluster, rpc_timeout=PATIENT)
-        with Producer(same, max_bytes=max_bytes) as producer:
+        with Producer(same, SendLimits(size=max_bytes)) as producer:
             for body in rows(producer):
                 producer.send("demo", body)
 

@@ -17,6 +17,7 @@ from tests.sending import bodies_in, settings
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import RecordId, RecordMetadata, RecordPlaces
+from tubemq_spark.client.producer.send_queue import SendLimits
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault
@@ -100,7 +101,7 @@ class Task:
     ) -> None:
         self.reported: dict[int, list[RecordMetadata]] = defaultdict(list)
         self.producer = Producer(
-            settings(cluster, **others), max_in_flight, "of the task", lookup=lookup, on_stored=self._note
+            settings(cluster, **others), SendLimits(max_in_flight), "of the task", lookup=lookup, on_stored=self._note
         )
 
     def _note(self, rows: Sequence[Any], ids: Sequence[Any], places: RecordPlaces) -> None:

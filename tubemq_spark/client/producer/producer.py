@@ -23,7 +23,7 @@ from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.record_batch import Record, RecordBatch, RecordId, RecordPlaces
-from tubemq_spark.client.producer.send_queue import MAX_BYTES, SendLane, SendQueue
+from tubemq_spark.client.producer.send_queue import DEFAULT_LIMITS, SendLane, SendLimits, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
@@ -63,25 +63,22 @@ class Producer:
     def __init__(
         self,
         settings: ClientSettings,
-        max_in_flight: int = 1000,
+        limits: SendLimits = DEFAULT_LIMITS,
         rows_of: str = "",
         *,
-        max_bytes: int = MAX_BYTES,
         lookup: RecordLookup | None = None,
         on_stored: OnStored | None = None,
     ) -> None:
-        """At most `max_in_flight` records are in flight on each connection. Unacknowledged records take at most
-        `max_bytes`, each with `record_batch.OVERHEAD`, except the last one. Errors call a record
-        `row <number> <rows_of>`. `on_stored` is called with records that are stored."""
+        """Errors call a record `row <number> <rows_of>`. `on_stored` is called with records that are stored."""
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS().lease(settings))
         shared = SESSIONS().shared(settings)
         self._lookup = lookup
         self._partitioner = Partitioner(self._session, shared.health, lookup)
-        self._queue = SendQueue(self._partitioner.for_key, max_bytes)
+        self._queue = SendQueue(self._partitioner.for_key, limits)
         self._targets = SendTargets(self._session)
         wants_answers = lookup is not None or on_stored is not None
-        self._sender = Sender(settings, shared.attempts, max_in_flight, wants_answers=wants_answers)
+        self._sender = Sender(settings, shared.attempts, limits.in_flight, wants_answers=wants_answers)
         self._stored: Counter[Partition] = Counter()
         self._errors = SendErrors(rows_of, lambda: (self.acknowledged, self._queue.accepted))
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)

@@ -21,8 +21,6 @@ from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.producer.record_batch import OVERHEAD, Record, RecordBatch
 from tubemq_spark.protocol.metadata import Partition
 
-MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowledged
-
 BATCH = 256  # records of a batch at most
 _BATCH_BYTES = 1 << 20  # bytes of a batch at most, if it has more than one record
 _STEP = 128  # new records that are worth a system call
@@ -30,6 +28,20 @@ _LEAST_FREED = 64  # a caller that waits goes on when a part of one in so many o
 _SEARCHED = 4  # batches in which a lane looks for records whose keys have none in flight
 
 PartitionForKey = Callable[[str, bytes], Partition]  # returns the partition of a topic and a key
+
+
+class SendLimits(NamedTuple):
+    """The limits of one producer.
+
+    At most `in_flight` records are in flight on each connection. Attributes and bodies of its unacknowledged records
+    have at most `size` bytes, plus `OVERHEAD` for each, except the last one.
+    """
+
+    in_flight: int = 1000
+    size: int = 64 << 20
+
+
+DEFAULT_LIMITS = SendLimits()
 
 
 class KeyOrder:
@@ -128,13 +140,12 @@ class SendLane:
 class SendQueue:
     """All records of a producer that wait to be sent, and the memory of those that are not acknowledged yet."""
 
-    def __init__(self, partition_for_key: PartitionForKey, max_bytes: int = MAX_BYTES) -> None:
-        """`max_bytes` bounds attributes and bodies of all unacknowledged records, plus `OVERHEAD` for each."""
+    def __init__(self, partition_for_key: PartitionForKey, limits: SendLimits = DEFAULT_LIMITS) -> None:
         self.accepted = 0  # records
         self.waiting = 0  # records
         self.bytes = 0  # of unacknowledged records
         self._partition_for_key = partition_for_key
-        self._max_bytes = max_bytes
+        self._max_bytes = limits.size
         self._new = self._new_bytes = 0  # records, and their bytes, since the last `begin_step`
         self._lanes: dict[LaneId, SendLane] = {}  # the one that was served longest ago comes first
         self._orders: defaultdict[str, KeyOrder] = defaultdict(KeyOrder)  # by topic, of the keys that choose partitions
