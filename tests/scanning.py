@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tests import messages, reading
 from tests.clusters import Cluster
@@ -113,8 +114,8 @@ def scanners(group: str) -> Iterator[NewScanner]:
     """Yield a factory of scanners. They wait `retry_for` seconds, by default longer than any turn takes."""
     with ExitStack() as stack:
 
-        def make(filled: FilledTopic, retry_for: float = 300.0) -> Scanner:
-            settings = replace(messages.settings(filled.cluster), retry_for=retry_for)
+        def make(filled: FilledTopic, retry_for: float = 300.0, **others: Any) -> Scanner:
+            settings = replace(messages.settings(filled.cluster), retry_for=retry_for, **others)
             session = stack.enter_context(SESSIONS().lease(settings))
             session.add_topics([filled.topic])
             return Scanner(session, group, filled)

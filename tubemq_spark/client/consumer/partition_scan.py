@@ -120,6 +120,7 @@ def _read(
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
     groups = scan_groups(base)
+    turn = min(_TURN, retry_for / len(groups))
     for group in groups:
         reader = PartitionReader(
             replace(session.settings, retry_for=retry_for),
@@ -128,7 +129,7 @@ def _read(
             RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
             PartitionSnapshot(broker),
             token=session.token,
-            claim_timeout=retry_for if group == groups[-1] else min(_TURN, retry_for),
+            claim_timeout=retry_for - turn * (len(groups) - 1) if group == groups[-1] else turn,
         )
         try:
             with closing(reader.batches()) as batches:
