@@ -35,6 +35,7 @@ PANELS = DASHBOARD["panels"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 _NAME = re.compile(r"\btubemq_spark_\w+")
 SECONDS = 120.0
+HIDDEN = ("_created", "_sum", "_count")  # that come with the others
 
 
 def published() -> set[str]:
@@ -55,9 +56,15 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
     assert asked - published() == set()
 
 
+def test_the_page_has_a_row_for_each_metric() -> None:
+    page = (FOLDER.parent / "howto" / "monitoring.md").read_text(encoding="utf-8")
+    rows = {name for line in page.splitlines() if line.startswith("| `") for name in _NAME.findall(line)}
+    assert rows == {name.removesuffix("_bucket") for name in published() if not name.endswith(HIDDEN)}
+
+
 def test_the_dashboard_shows_each_metric() -> None:
     shown = {name for _, query in QUERIES for name in _NAME.findall(query)}
-    hidden = {name for name in published() if not name.endswith(("_created", "_sum", "_count"))} - shown
+    hidden = {name for name in published() if not name.endswith(HIDDEN)} - shown
     assert hidden == set()
 
 

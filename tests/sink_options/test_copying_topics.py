@@ -116,7 +116,7 @@ def test_a_row_that_was_not_read_goes_to_its_target(cluster: Cluster, by_rows: b
 
 
 @pytest.mark.column("topic")
-def test_the_topic_option_wins_for_copies(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
+def test_the_column_topic_says_where_copies_go(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
     """Without option `topic`, the column says where a row goes."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [{**row, "topic": (first, second)[n % 2]} for n, row in enumerate(read)]
