@@ -63,6 +63,7 @@ class Column(NamedTuple):
         return f"{self.kind.spark.simpleString()}{self.or_string}"
 
 
+# In the order of the schema: a new column follows those that its schema has already.
 COLUMNS = (
     Column(
         "value", BINARY, "the body, without the attributes",

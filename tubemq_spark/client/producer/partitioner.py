@@ -135,22 +135,9 @@ class Partitioner:
         start, n = self._turn + 1, len(partitions)
         some = min(n, max(count // _MIN_SHARE, min(count, _MIN_PARTITIONS)))
         if self.any_open or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
-            count = self._fitting(partitions, start, count)
-            some = min(n, count)
+            count, some = min(count, self.room(partitions[start % n])), 1
         self._turn += count if some == n else some
         return [(partitions[(start + at) % n], slice(at, count, some)) for at in range(some)]
-
-    def _fitting(self, partitions: Sequence[Partition], start: int, count: int) -> int:
-        """Return how many of `count` records may be sent now, from partition `start` on in turn."""
-        each = {one: self.room(one) for one in partitions}
-        rooms = {one.broker_id: max(each[p] for p in partitions if p.broker_id == one.broker_id) for one in partitions}
-        for at in range(count):
-            one = partitions[(start + at) % len(partitions)]
-            if not rooms[one.broker_id] or not each[one]:
-                return at
-            rooms[one.broker_id] -= 1
-            each[one] -= 1
-        return count
 
     def is_blocked(self, topic: str) -> bool:
         """Whether records without a key can go nowhere, and not because connections are full."""

@@ -322,16 +322,16 @@ class Producer:
 
     def _connect(self) -> None:
         """Open the connections that waiting records need."""
-        self._sender.open_channels()
         lanes = self._queue.lanes()
         self._connect_to({lane.partition.broker_id for lane in lanes if lane.partition is not None}, needed=True)
-        for topic in (lane.id.topic for lane in lanes if lane.partition is None):
-            brokers = self._partitioner.brokers(topic)
-            self._connect_to(brokers, needed=False)
-            if not self._sender.recently_connecting and self._partitioner.is_blocked(topic):
-                self._connect_to(brokers, needed=True)
-        for broker, error in self._sender.take_failures():
+        topics = {lane.id.topic for lane in lanes if lane.partition is None}
+        for topic in topics:
+            self._connect_to(self._partitioner.brokers(topic), needed=False)
+        for broker, error in list(self._sender.open_channels()):
             self._failures.unreachable(broker, error, list(self._waiting_for(broker.broker_id)))
+        for topic in topics:
+            if not self._sender.recently_connecting and self._partitioner.is_blocked(topic):
+                self._connect_to(self._partitioner.brokers(topic), needed=True)
 
     def _connect_to(self, broker_ids: Iterable[int], *, needed: bool) -> None:
         partitioner, sender = self._partitioner, self._sender

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.deployed_topics import add_topics, has_partition, is_away
@@ -18,8 +19,8 @@ _log = logging.getLogger(__name__)
 
 _AUTHORIZATION_FRESH = 5.0  # seconds; time for which a signed authorisation is reused; servers accept 20 s
 _METADATA_REFRESH = 1.0  # seconds; between two requests of one producer to the master
-_UNKNOWN_TARGET_FRESH = 2.0  # seconds; time for which an unknown topic or partition is not asked for again
-_MAX_UNKNOWN = 50  # unknown partitions that are asked for in a short time; the last answer decides about further ones
+_UNKNOWN_FRESH = 2.0  # seconds; time for which an unknown topic or partition is not asked for again
+_MAX_UNKNOWN = 50  # of them in that time; the last answer decides about further partitions
 
 
 class SendTargets(dict[Partition, bytes]):
@@ -34,8 +35,7 @@ class SendTargets(dict[Partition, bytes]):
         self._renewed_at = self._now()
         self._refreshed_at = float("-inf")
         self._is_refreshed = False
-        self._unknown: set[Partition] = set()
-        self._unknown_topics: dict[str, str] = {}  # with the problem
+        self._unknown: dict[str | Partition, str] = {}  # topics and partitions, with the problem of a topic
         self._forget_unknown_at = float("-inf")
 
     def __missing__(self, partition: Partition) -> bytes:
@@ -71,14 +71,13 @@ class SendTargets(dict[Partition, bytes]):
     def learn_topic(self, topic: str) -> None:
         """Add `topic` to `limits`. Wait for a topic whose brokers are down. Raise as `deployed_topics.add_topics`; for
         an unknown topic, the master's answer is reused for a while."""
-        self._forget_unknown()
-        if topic not in self._unknown_topics:
-            try:
-                add_topics(self._session, [topic])
-            except ConfigError as error:
-                self._unknown_topics[topic] = str(error)
-        if topic in self._unknown_topics:
-            raise ConfigError(self._unknown_topics[topic])
+        if (problem := self._asked_for().get(topic)) is not None:
+            raise ConfigError(problem)
+        try:
+            add_topics(self._session, [topic])
+        except ConfigError as error:
+            self._unknown[topic] = str(error)
+            raise
         subject = f"the masters' list of topic {topic}"
         if self._session.lists_any(topic):
             OUTAGES().worked(_log, subject)
@@ -95,21 +94,20 @@ class SendTargets(dict[Partition, bytes]):
         for one that is deployed on a broker that is down. Raise as `deployed_topics.has_partition`."""
         if partition in self._session.cluster.partitions(partition.topic):
             return True
-        self._forget_unknown()
-        if partition in self._unknown or (len(self._unknown) >= _MAX_UNKNOWN and not is_away(self._session, partition)):
+        unknown = self._asked_for()
+        if partition in unknown or (len(unknown) >= _MAX_UNKNOWN and not is_away(self._session, partition)):
             return False
         if has_partition(self._session, partition):
             return True
-        self._unknown.add(partition)
+        self._unknown[partition] = ""
         return False
 
-    def _forget_unknown(self) -> None:
-        """Forget what was unknown a while ago, because it may have been created since."""
-        now = self._now()
-        if now > self._forget_unknown_at:
+    def _asked_for(self) -> Mapping[str | Partition, str]:
+        """Return what was unknown a moment ago; what was longer ago may have been created since."""
+        if self._now() > self._forget_unknown_at:
             self._unknown.clear()
-            self._unknown_topics.clear()
-            self._forget_unknown_at = now + _UNKNOWN_TARGET_FRESH
+            self._forget_unknown_at = self._now() + _UNKNOWN_FRESH
+        return self._unknown
 
     def _now(self) -> float:
         return self._session.settings.clock.monotonic()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -272,7 +272,6 @@ class Sender:
         self._wants_answers = wants_answers
         self._connecting: dict[int, ConnectAttempt] = {}
         self._last_attempt_at = float("-inf")
-        self._failures: list[tuple[Broker, TransportError | ProtocolError]] = []
 
     def __repr__(self) -> str:
         return f"<Sender {[*self.connected.values()]}, {len(self._connecting)} connecting>"
@@ -298,13 +297,11 @@ class Sender:
     def connect(self, broker: Broker, *, is_awaited: bool) -> None:
         """Start to connect to a broker. Only an attempt that `is_awaited` counts for `recently_connecting`."""
         attempt = self._connecting[broker.broker_id] = self._attempts.to(broker)
-        if attempt.done:  # it has found an idle connection
-            self.open_channels()
-        elif is_awaited:
+        if is_awaited:
             self._last_attempt_at = max(self._last_attempt_at, attempt.begun_at)
 
-    def open_channels(self) -> None:
-        """Open channels on connections that have been opened meanwhile."""
+    def open_channels(self) -> Iterator[tuple[Broker, TransportError | ProtocolError]]:
+        """Open channels on connections that have been opened meanwhile. Yield the attempts that failed."""
         for broker_id, attempt in list(self._connecting.items()):
             if attempt.done:
                 del self._connecting[broker_id]
@@ -312,17 +309,12 @@ class Sender:
                     taken = attempt.take()
                 except (TransportError, ProtocolError) as error:
                     _log.info("%s cannot be reached: %s", attempt.broker, error)
-                    self._failures.append((attempt.broker, error))
+                    yield attempt.broker, error
                     continue
                 if taken is not None:
                     self.connected[broker_id] = BrokerChannel(
                         attempt.broker, *taken, self._settings, self._max_in_flight, wants_answers=self._wants_answers
                     )
-
-    def take_failures(self) -> list[tuple[Broker, TransportError | ProtocolError]]:
-        """Return the attempts that failed since the last call."""
-        failures, self._failures = self._failures, []
-        return failures
 
     def flush(self) -> None:
         """Write what the channels have queued, as far as possible without waiting."""
