@@ -28,6 +28,7 @@ from tubemq_spark.errors import DataLossError, TubeMQError
 MessageKey = tuple[int, int, int, bytes]
 """Broker, partition, id and body: what tells a message from all others of its topic."""
 
+RETRY_FOR = 60  # seconds, as on the page docs/reliability.md
 _ROWS = 40  # of a micro-batch of the sink
 _SIZE = 1000  # bytes of a row
 _ATTEMPTS = 4  # of a task, as Spark's default; then the query fails and is started again
@@ -52,8 +53,11 @@ class Jobs:
         self._topic = topic
         # With 'effectivelyOnce' a task has to know its query and its batch.
         self._task = Task() if "effectivelyOnce" in options else None
-        common = {"tubemq.master": cluster.master, "tubemq.rpc.framing": cluster.framing, **options}
-        self._sink = {**sink_options(cluster, topic, tubemq_retry_maxElapsedMs=None), **_texts(common)}
+        common = {
+            "tubemq.master": cluster.master, "tubemq.rpc.framing": cluster.framing,
+            "tubemq.retry.maxElapsedMs": RETRY_FOR * 1000, **options,
+        }  # fmt: skip
+        self._sink = {**sink_options(cluster, topic), **_texts(common)}
         self._source = _texts({
             "tubemq.group": f"g_{uuid.uuid4().hex[:12]}", "subscribe": topic, "startingOffsets": "earliest",
             "headsIntervalMs": 0, **common,

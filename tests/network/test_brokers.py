@@ -9,17 +9,15 @@ import pytest
 
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
-from tests.network.jobs import Jobs
+from tests.network.jobs import RETRY_FOR, Jobs
 from tests.network.scenarios import FULL_TIMES, seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.settings import RETRY_MAX_ELAPSED_MS
 from tubemq_spark.errors import DataLossError
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 USES = ("killed", "hangs", "hangs_long", "stops", "loses")
-RETRY_FOR = RETRY_MAX_ELAPSED_MS.preset / 1000  # seconds
 LONG = 300.0  # seconds
 
 

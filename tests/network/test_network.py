@@ -12,14 +12,12 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.clusters.servers import REAL_THOROUGHLY, running
-from tests.network.jobs import Jobs
+from tests.network.jobs import RETRY_FOR, Jobs
 from tests.network.proxied import Proxied
 from tests.network.proxy import Network
 from tests.network.scenarios import SCENARIOS, Scenario
 from tests.real.topics import FLUSH_SOON, TopicSpec
-from tubemq_spark.client.settings import RETRY_MAX_ELAPSED_MS
 
-RETRY_FOR = RETRY_MAX_ELAPSED_MS.preset / 1000  # seconds: a shorter outage makes no query fail
 TOPICS = {f"network_{number}": TopicSpec(partitions=2, settings=FLUSH_SOON) for number in range(len(SCENARIOS))}
 
 

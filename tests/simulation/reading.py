@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource
-from tests.simulation.operated import ELAPSED, OperatedSchedule, Possible, some_options
+from tests.simulation.operated import ELAPSED, RETRY_FOR, OperatedSchedule, Possible, some_options
 from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading
 from tests.simulation.schedule import Disturbance, Setting, turn_knobs
 from tests.simulation.servers import DAMAGED, RETENTION
@@ -88,7 +88,7 @@ class OperatedReading(OperatedSchedule):
         ConfigError: frozenset({"deleted", "closed", "removed", "master", "crash", "stop"}),
     }
     CLIENTS = "consumers"
-    CATCH_UP = 400.0
+    CATCH_UP = 160 + 4 * RETRY_FOR
 
     def make_setting(self, r: random.Random) -> Setting:
         setting = super().make_setting(r)
