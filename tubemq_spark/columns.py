@@ -63,7 +63,7 @@ class Column(NamedTuple):
         return f"{self.kind.spark.simpleString()}{self.or_string}"
 
 
-# In the order of the schema: a new column follows those that its schema has already.
+# In the order of the schema. A new column comes behind the last one with the same `needs`.
 COLUMNS = (
     Column(
         "value", BINARY, "the body, without the attributes",
