@@ -171,3 +171,14 @@ def test_many_different_unknown_targets_take_few_requests(cluster: EmbeddedClust
             with pytest.raises(ConfigError, match="has no partition"):
                 producer.send("demo", b"wrong", target=(1, 100 + row))
         assert 0 < beats.fired < 100
+
+
+@pytest.mark.usefixtures("at_once")
+def test_unknown_topics_hide_no_new_partition(cluster: EmbeddedCluster) -> None:
+    with warm(cluster, clock=ManualClock()) as producer:
+        for row in range(60):
+            with pytest.raises(ConfigError, match="knows no topic"):
+                producer.send(f"nope{row}", b"wrong", row=row)
+        cluster.create("demo", TopicSpec(partitions=4))
+        producer.send("demo", b"good", target=(1, 3))
+        assert producer.flush()[Partition(1, "demo", 3)] == 1

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _AUTHORIZATION_FRESH = 5.0  # seconds; time for which a signed authorisation is reused; servers accept 20 s
 _METADATA_REFRESH = 1.0  # seconds; between two requests of one producer to the master
 _UNKNOWN_FRESH = 2.0  # seconds; time for which an unknown topic or partition is not asked for again
-_MAX_UNKNOWN = 50  # of them in that time; the last answer decides about further partitions
+_MAX_UNKNOWN = 50  # partitions asked for in that time; the last answer decides about further ones
 
 
 class SendTargets(dict[Partition, bytes]):
@@ -95,7 +95,8 @@ class SendTargets(dict[Partition, bytes]):
         if partition in self._session.cluster.partitions(partition.topic):
             return True
         unknown = self._asked_for()
-        if partition in unknown or (len(unknown) >= _MAX_UNKNOWN and not is_away(self._session, partition)):
+        asked = sum(isinstance(one, Partition) for one in unknown)
+        if partition in unknown or (asked >= _MAX_UNKNOWN and not is_away(self._session, partition)):
             return False
         if has_partition(self._session, partition):
             return True
