@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_requests import check_positions, unwrap_fetch
@@ -25,7 +25,7 @@ from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, code_name, is_retryable, not_found_kind
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage, payload_size
+from tubemq_spark.protocol.fetched_batch import FetchedBatch, payload_size
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.range_state import Action, Command
 
@@ -244,32 +244,32 @@ class FetchLoop:
 
     def _on_reply(self, sent: _InFlight, outcome: Response | Failure, exact: ExactRange) -> float | None:
         """Pass the reply to the range. Return the seconds to pause before the next fetch, None for no pause."""
-        action, what = sent.action, sent.request.what
-        if action is Action.FETCH:
-            reply, messages = unwrap_fetch(outcome, what)
-            return self._on_fetch(reply, messages, what, exact)
-        if action is Action.ROLL_BACK:
-            rolled_back = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
-            self._claim.check(rolled_back.errCode, rolled_back.errMsg, what)
-            exact.on_roll_back(rolled_back.currOffset)
-            return None
-        sought = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
-        self._claim.check_seek(sought.errCode, sought.errMsg, what)
-        check_positions(what, sought.currOffset, sought.maxOffset)
+        what = sent.request.what
+        if sent.action is Action.FETCH:
+            return self._on_fetch(outcome, what, exact)
+        if sent.action is not Action.ROLL_BACK:
+            return self._on_seek(sent.action, outcome, what, exact)
+        self._on_roll_back(outcome, what, exact)
+        return None
+
+    def _on_seek(self, action: Action, outcome: Response | Failure, what: str, exact: ExactRange) -> float | None:
+        reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
+        self._claim.check_seek(reply.errCode, reply.errMsg, what)
+        check_positions(what, reply.currOffset, reply.maxOffset)
         if action is Action.SEEK:
             self._empty_at = None
-            exact.on_seek(sought.currOffset, sought.maxOffset)
+            exact.on_seek(reply.currOffset, reply.maxOffset)
             return None
-        exact.on_flushed_end(sought.maxOffset)
+        exact.on_flushed_end(reply.maxOffset)
         return None if exact.waits_for_flush is None else _FLUSH_POLL
 
-    def _on_fetch(
-        self,
-        reply: broker_pb.GetMessageResponseB2C,
-        messages: Sequence[StoredMessage],
-        what: str,
-        exact: ExactRange,
-    ) -> float | None:
+    def _on_roll_back(self, outcome: Response | Failure, what: str, exact: ExactRange) -> None:
+        reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
+        self._claim.check(reply.errCode, reply.errMsg, what)
+        exact.on_roll_back(reply.currOffset)
+
+    def _on_fetch(self, outcome: Response | Failure, what: str, exact: ExactRange) -> float | None:
+        reply, messages = unwrap_fetch(outcome, what)
         code = reply.errCode
         self._is_served = code in (ErrCode.SUCCESS, ErrCode.SERVER_CONSUME_SPEED_LIMIT)
         if code == ErrCode.SUCCESS:
@@ -287,17 +287,17 @@ class FetchLoop:
             self._progress.on_fetched()
             return None
         self._progress.last_reply = code, reply.errMsg
+        kind, pause = NotFound.WAIT, None
         if code == ErrCode.SERVER_CONSUME_SPEED_LIMIT:
             self._throttle.on_limited(reply.minLimitTime)
-            exact.on_not_found(NotFound.WAIT)
-            return None
-        if code == ErrCode.NOT_FOUND:
+        elif code == ErrCode.NOT_FOUND:
             self._throttle.on_not_found()
             kind = not_found_kind(reply.errMsg)
-            exact.on_not_found(kind)
-            return 0.0 if kind is NotFound.WAIT else None
-        if is_retryable(code):
-            exact.on_not_found(NotFound.WAIT)  # the broker is closed or slow, and the cursor stays
-            return _REFUSED_FETCH_PAUSE
-        self._claim.check(code, reply.errMsg, what)
-        raise AssertionError("unreachable")
+            pause = 0.0 if kind is NotFound.WAIT else None
+        elif is_retryable(code):  # the broker is closed or slow, and the cursor stays
+            pause = _REFUSED_FETCH_PAUSE
+        else:
+            self._claim.check(code, reply.errMsg, what)
+            raise AssertionError("unreachable")
+        exact.on_not_found(kind)
+        return pause
