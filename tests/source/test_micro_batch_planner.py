@@ -79,6 +79,23 @@ def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner) ->
     assert planner.latest(entered).positions == ENDS
 
 
+def test_topic_that_was_created_again_is_no_news_while_it_is_empty(
+    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner
+) -> None:
+    """The repeated batch finds that the topic is gone, and the next trigger finds it again, at the same position."""
+    policy = replace(options(tubemq, "t").loss_policy, fail=False)
+    tubemq.create_topic("v", 1)
+    first = new_planner(topics=("t", "v"), loss_policy=policy)
+    end = first.latest(first.initial())
+    first.plan(first.initial(), end)
+    first.stop()
+    tubemq.delete_topic("v")
+    planner = new_planner(topics=("t", "v"), loss_policy=policy)
+    planner.plan(planner.initial(), end)
+    tubemq.create_topic("v", 1)
+    assert planner.latest(end).to_json() == end.to_json()
+
+
 @pytest.mark.parametrize("commits", [True, False])
 def test_group_is_at_once_where_a_new_partition_begins(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, commits: bool

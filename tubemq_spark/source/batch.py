@@ -28,7 +28,8 @@ from tubemq_spark.source.expired_data import without_expired
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition_set import partitions_to_read, with_matching_topics
+from tubemq_spark.source.partition_discovery import with_matching_topics
+from tubemq_spark.source.partition_set import partitions_to_read
 from tubemq_spark.source.range_planner import Ranges, ranges
 from tubemq_spark.task_counts import CountsInTasks
 

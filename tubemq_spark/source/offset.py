@@ -60,6 +60,10 @@ class StreamOffset:
     empty: frozenset[Partition] = frozenset()
     left: Positions = field(default_factory=dict)
 
+    def left_without(self, present: Positions) -> Positions:
+        """Return `left`, and the positions of partitions that are not `present` any more."""
+        return {**self.left, **{partition: at for partition, at in self.positions.items() if partition not in present}}
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON that is always in the same order, because Spark compares offsets as text.
 

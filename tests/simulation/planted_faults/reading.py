@@ -11,13 +11,15 @@ RANGE = "protocol/exact_range.py"
 CLAIM = "client/consumer/task_claim.py"
 HOLDER = "client/consumer/group_claims.py"
 PLANNER = "source/micro_batch_planner.py"
+PARTITIONS = "source/partition_set.py"
+DISCOVERY = "source/partition_discovery.py"
 CLAIM_ID = "protocol/claim_id.py"
 
 READING = (
     Fault(
         "topics_by_pattern_not_found_later",
         "topics that are created while a query runs are read from their beginning",
-        "source/partition_set.py",
+        DISCOVERY,
         "session.change_topics(wanted.topics, wanted.filters)",
         "pass",
         ("comes_to_rest",),
@@ -51,8 +53,8 @@ READING = (
         "batch_ends_at_the_store",
         "a repeated micro-batch has the same rows",
         PLANNER,
-        "            return self._stored(end)\n",
-        "            return replace(end, positions={p: self._prober.extents([p])[p].end for p in end.positions})\n",
+        "            return self._batch_end.without_lost_tails(end, present)\n",
+        "            return replace(end, positions={p: self._prober.extents([p])[p].end for p in present})\n",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
@@ -123,7 +125,7 @@ READING = (
     Fault(
         "group_moved_before_the_commit",
         "when Spark commits a micro-batch, the group moves to its end, and never further",
-        PLANNER,
+        PARTITIONS,
         "target = position if is_latest or before is None else max(position, before)",
         "target = claims.position(partition).end if claims.holds(partition) else position",
         ("group_never_ahead", "group_not_ahead"),
@@ -131,7 +133,7 @@ READING = (
     Fault(
         "group_stays_behind",
         "when Spark commits a micro-batch, the group moves to its end",
-        PLANNER,
+        PARTITIONS,
         "        if not self._options.commit_offsets:",
         "        if True:",
         ("group_follows",),
@@ -139,7 +141,7 @@ READING = (
     Fault(
         "group_moved_in_spite_of_the_option",
         "with `commitOffsets=false` the query does not move the group",
-        PLANNER,
+        PARTITIONS,
         "        if not self._options.commit_offsets:",
         "        if False:",
         ("group_left_alone",),
@@ -149,7 +151,7 @@ READING = (
         "a failed batch or a stopped query leaves the group at the last committed position",
         PLANNER,
         'stays where it was committed. May be called twice."""',
-        'stays."""\n        self._planned and self._move_group(self._planned[1], is_latest=True)',
+        'stays."""\n        self._planned and self.commit(self._planned[1])',
         ("group_never_ahead", "group_not_ahead"),
     ),
     Fault(
@@ -157,7 +159,7 @@ READING = (
         "while the query runs, its driver holds all its partitions in the group",
         PLANNER,
         "        self._batches += 1\n",
-        "        self._batches += 1\n        self._claims_of(end.query).release()\n",
+        "        self._batches += 1\n        claims.release()\n",
         ("group_never_free", "rival_harmless"),
     ),
     Fault(
@@ -252,7 +254,7 @@ READING = (
     Fault(
         "removed_partition_not_reported",
         "a partition or topic that is removed counts as a loss",
-        "source/partition_set.py",
+        PARTITIONS,
         "self._options.loss_policy.report(loss_of(partition, text, asked=position, offered=-1))",
         "_log.info(text)",
         ("loss_reported",),
@@ -318,7 +320,7 @@ READING = (
     Fault(
         "new_partitions_not_found",
         "a running query finds new partitions, stores and brokers",
-        "source/partition_set.py",
+        DISCOVERY,
         "is_due = self._refresh.passed",
         "is_due = False",
         ("comes_to_rest", "rows_exact"),
@@ -326,7 +328,7 @@ READING = (
     Fault(
         "new_partition_from_its_end",
         "new partitions are read from their earliest position",
-        PLANNER,
+        DISCOVERY,
         "new[partition] = min(back.get(partition, begin), end)",
         "new[partition] = min(back.get(partition, end), end)",
         ("rows_exact",),
@@ -334,7 +336,7 @@ READING = (
     Fault(
         "left_partition_read_again",
         "a partition that was left out and comes back is read from where the query left it",
-        PLANNER,
+        DISCOVERY,
         "new[partition] = min(back.get(partition, begin), end)",
         "new[partition] = begin",
         ("rows_exact",),

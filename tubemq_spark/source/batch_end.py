@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch end: where the next micro-batch ends, and what the stores still have of one that is planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.group_claims import GroupClaims
+from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.size_sample import sample_sizes
+from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.retries import Deadline
+from tubemq_spark.protocol.data_loss import lost_tails
+from tubemq_spark.protocol.log_fingerprint import Store
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.empty_partitions import empty_partitions
+from tubemq_spark.source.input_partition import exclusive_stores
+from tubemq_spark.source.offset import Positions, StreamOffset
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition_set import PartitionSet
+from tubemq_spark.source.rate_limit import RateLimit
+from tubemq_spark.source.truncation_check import REPLACED_AFTER, StoreChangedError, TruncationCheck
+
+_log = logging.getLogger(__name__)
+
+
+class UnreadLossError(StoreChangedError):
+    """A store became shorter before a new query has read anything, and the user has named no position: nothing is lost,
+    and the query begins elsewhere."""
+
+
+class _UnownedTail(NamedTuple):
+    """No known partition has the store's entries in [begin, end). They are looked at `again` from time to time."""
+
+    begin: int
+    end: int
+    again: Deadline
+
+
+class BatchEnd:
+    """Finds the ends of the micro-batches of one run. Not thread-safe."""
+
+    def __init__(
+        self, options: SourceOptions, session: ConsumerSession, partitions: PartitionSet, prober: Prober
+    ) -> None:
+        self._options, self._session, self._partitions, self._prober = options, session, partitions, prober
+        self._clock = options.client.clock
+        self.rate_limit = RateLimit(
+            options.min_offsets, options.max_offsets, options.max_delay, self._clock, options.max_bytes
+        )
+        self._verified: StreamOffset | None = None  # an end that the stores held when they were checked
+        self._known_losses = 0  # of claims, at that check
+        self._unowned: dict[Store, _UnownedTail] = {}
+
+    def find_next(
+        self,
+        start: StreamOffset,
+        begin: Positions,
+        new: Positions,
+        claims: GroupClaims,
+        *,
+        is_first: bool,
+        limited: bool,
+    ) -> tuple[StreamOffset, StreamOffset]:
+        """Return the end of the micro-batch from `start`, and the log ends. `begin` is where its partitions begin.
+
+        The `new` partitions enter at their positions and are read from the next batch on: then the checkpoint has both
+        ends of every range. `is_first`: the query has read nothing before. Raises `StoreChangedError`, and as
+        `Prober.extents` and `GroupClaims.take`. Reports lost tails to the loss policy.
+        """
+        initial = begin if is_first else None
+        left = start.left_without(begin)
+        log_ends = {partition: self._owned_end(partition, at, claims) for partition, at in begin.items()}
+        new_ends = {partition: claims.position(partition).end for partition in new}
+        for partition in new:
+            self._unowned.pop(partition.store, None)
+        visitor = self._prober.visitor
+        ends = self.rate_limit.batch_end(
+            begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(visitor, begin, log_ends)
+        )
+        failures, counted_at = visitor.failures, self._clock.monotonic()
+        empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
+        begin, ends = {**begin, **new}, {**ends, **new}
+        log_ends |= {partition: max(new_ends[partition], at) for partition, at in new.items()}
+        # A broker that forgot a claim may have lost messages, also of stores without news.
+        losses = claims.losses
+        may_have_lost = self._verified is None or self._known_losses != losses
+        checked = self._truncation_check.check(
+            begin, ends, log_ends, start.fingerprints, idle_too=may_have_lost or bool(new), empty=empty
+        )
+        if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
+            empty = frozenset()  # the stores may be others since their messages were counted
+        lost = lost_tails(begin, checked.ends, log_ends)
+        if lost and is_first and not any(isinstance(one, int) for one in self._options.starting.places):
+            raise UnreadLossError(f"{next(iter(lost))} became shorter before the query has read anything")
+        self._partitions.accept_losses(claims, lost)
+        self._skip_unowned(checked.unowned, log_ends)
+        ends = {**ends, **checked.ends}
+        end = start
+        if ends != start.positions:
+            exclusive = exclusive_stores(self._session, ends)
+            left = {partition: at for partition, at in left.items() if partition not in new}
+            end = StreamOffset(start.query, ends, initial, checked.fingerprints, exclusive, empty, left)
+        self._verified, self._known_losses = end, losses
+        self.rate_limit.keep_run_ends()
+        return end, StreamOffset(start.query, log_ends)
+
+    def without_lost_tails(self, end: StreamOffset, present: Positions) -> StreamOffset:
+        """Return the end of a batch that is planned, with its positions that are `present`, cut where stores lost the
+        tail of a batch of an earlier run. The end of the next batch accepts such a loss."""
+        if end == self._verified or not end.fingerprints:
+            return replace(end, positions=present)
+        lost, intact = self._truncation_check.lost_since(present, end.fingerprints)
+        log_ends = {partition: extent.end for partition, extent in self._prober.extents(lost).items()}
+        losses = lost_tails(present, lost, log_ends)
+        if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
+            losses = {partition: loss for partition, loss in losses.items() if log_ends[partition] >= loss.asked}
+            lost = {partition: loss.offered for partition, loss in losses.items()}
+        for loss in losses.values():
+            self._options.loss_policy.report(loss)
+        self._verified = None if lost else end
+        kept = {partition.store: intact[partition.store] for partition in lost}
+        return replace(end, positions={**present, **lost}, fingerprints={**end.fingerprints, **kept})
+
+    def _owned_end(self, partition: Partition, begin: int, claims: GroupClaims) -> int:
+        """Return where the partition's store ends, without a tail that is known to be of no known partition."""
+        end = claims.position(partition).end
+        tail = self._unowned.get(partition.store)
+        return max(begin, tail.begin) if tail is not None and tail.end == end and not tail.again.passed else end
+
+    def _skip_unowned(self, unowned: Mapping[Store, int], log_ends: Positions) -> None:
+        """Do not ask again soon for the entries of stores from these positions on, which no known partition has."""
+        for store, begin in unowned.items():
+            if store not in self._unowned:
+                _log.warning(
+                    "[store-end-unowned] broker %d, topic %s, store %d: the messages from %d on are of no partition "
+                    "that the master lists, or the broker cannot read them yet. The query reads the store up to there, "
+                    "and goes on when the master lists their partition or readable messages follow", *store, begin,
+                )  # fmt: skip
+            end = next(log_end for partition, log_end in log_ends.items() if partition.store == store)
+            again = Deadline(self._options.metadata_interval, self._clock)
+            self._unowned[store] = _UnownedTail(begin, end, again)
+
+    @property
+    def _truncation_check(self) -> TruncationCheck:
+        return TruncationCheck(self._prober, self._session.cluster)
+
+
+def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Store, float]:
+    """Return the mean bytes of a message for each store with new entries, as far as its broker says: the greatest mean
+    that a sample of one of its partitions shows."""
+    growing = {partition: position for partition, position in begin.items() if position < log_ends[partition]}
+    found: dict[Store, float] = {}
+    for partition, sample in sample_sizes(visitor, growing).items():
+        if sample.mean is not None:
+            found[partition.store] = max(sample.mean, found.get(partition.store, 0.0))
+    return found
