@@ -40,6 +40,7 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "bad topic name": (lambda t: t.create_topic("a-b"), "must start with a letter"),
     "no partitions": (lambda t: t.create_topic("new", 0), "at least one partition and one store"),
     "nowhere": (lambda t: t.create_topic("new", brokers=[]), "needs at least one broker"),
+    "on an unknown broker, too": (lambda t: t.create_topic("new", brokers=[1, 9]), "no broker 9"),
     "to keep less than nothing": (lambda t: t.expire("demo", keep=-1), "0 messages or more"),
     "restriction of an open topic": (lambda t: t.restrict("demo", "g", "a"), "not under authorisation"),
     "no flow rule": (lambda t: t.set_flow_rule("[{}]"), "not a flow rule"),

@@ -67,7 +67,10 @@ class Administration:
             raise ConfigError(f"topic {name} needs at least one partition and one store, not {partitions} and {stores}")
         if brokers is not None and not brokers:
             raise ConfigError(f"topic {name} needs at least one broker")
-        for broker_id in self._servers.brokers if brokers is None else brokers:
+        wanted = self._servers.brokers if brokers is None else brokers
+        for broker_id in wanted:
+            self._servers.broker(broker_id)  # raises before one broker has the topic
+        for broker_id in wanted:
             before = self._catalog.layout(name, broker_id) or TopicLayout(partitions, stores)
             self._servers.deploy(name, broker_id, before.grown(partitions, stores, max_msg_size))
 
