@@ -164,7 +164,7 @@ def nested(codec: str, size: int) -> bytes:
     return packed
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "snappy"])  # which has no streams
 def test_a_decompression_bomb_stops_at_the_limit(codec: str) -> None:
     bomb = nested(codec, 64 << 20)
     tracemalloc.start()
@@ -179,7 +179,7 @@ def test_a_decompression_bomb_stops_at_the_limit(codec: str) -> None:
 # pyarrow without a codec
 
 
-@pytest.mark.parametrize("codec", ["zstd", "snappy", "lz4"])
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "gzip"])  # which Python has, too
 def test_reports_a_codec_that_pyarrow_lacks(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = compress(codec, TEXT)
     monkeypatch.setattr(compression, "is_available", lambda name: name != codec)

@@ -19,7 +19,7 @@ class Count(Enum):
     LOST_ENTRIES = "lostEntries", "Index entries of these losses, where the range is known"
     FETCHES = "fetches", "Fetches that succeeded", True
     FETCHED_BYTES = "fetchedBytes", "Bytes of their messages, attributes and bodies", True
-    RATE_LIMITS = "rateLimits", "Waits before a fetch that a rule of the cluster demanded", True
+    RATE_LIMITS = "rateLimits", "Times that the cluster demanded a wait before the next fetch", True
     CORRUPT = "corrupt", "Corrupt messages that were skipped or kept", True
     RESENT = "resent", "Messages that were sent again", True
     UNRESOLVED = "unresolved", "Sent messages that were not answered, and that must not be sent again at once", True
