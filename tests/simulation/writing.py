@@ -426,8 +426,9 @@ class OperatedWriting(OperatedSchedule):
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return
-        if "not among its rows" in str(error) and self.writing.stored_once.is_unmarked(
-            self.writing.attempts_of(("batch", batch))
+        attempts = self.writing.attempts_of(("batch", batch))
+        if "not among its rows" in str(error) and (
+            any(one.is_speculative for one in attempts) or self.writing.stored_once.is_unmarked(attempts)
         ):
             return  # "the task of the next run may take copies for other rows"
         if isinstance(error, FencedError) and (self.has_other_attempts or self._has_late_requests):
