@@ -79,6 +79,14 @@ def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner) ->
     assert planner.latest(entered).positions == ENDS
 
 
+def test_first_end_is_the_same_when_it_is_asked_for_again(new_planner: NewPlanner) -> None:
+    """Stores from which the first batch reads nothing have fingerprints, too."""
+    planner = new_planner(starting=Bound("startingOffsets", "latest"))
+    end = planner.latest(planner.initial())
+    assert end.fingerprints
+    assert planner.latest(planner.initial()).to_json() == end.to_json()
+
+
 def test_topic_that_was_created_again_is_no_news_while_it_is_empty(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner
 ) -> None:
