@@ -21,6 +21,7 @@ from tubemq_spark.source.bound import Bound
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.truncation_check import Checked, StoreChangedError, TruncationCheck
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 A, B = Partition(1, "t", 0), Partition(1, "u", 0)
@@ -85,6 +86,24 @@ def test_first_end_is_the_same_when_it_is_asked_for_again(new_planner: NewPlanne
     end = planner.latest(planner.initial())
     assert end.fingerprints
     assert planner.latest(planner.initial()).to_json() == end.to_json()
+
+
+def test_store_that_changed_after_a_long_wait_is_asked_again(
+    new_planner: NewPlanner, skipping_clock: SkippingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that starts again may wait for claims longer than requests are repeated."""
+    check = TruncationCheck.check
+    refusals = [StoreChangedError("a broker did not answer")]
+
+    def change_once(*given: Any, **options: Any) -> Checked:
+        skipping_clock.advance(60.0)
+        if refusals:
+            raise refusals.pop()
+        return check(*given, **options)
+
+    monkeypatch.setattr(TruncationCheck, "check", change_once)
+    planner = new_planner()
+    assert planner.latest(planner.initial()).positions == ENDS
 
 
 def test_topic_that_was_created_again_is_no_news_while_it_is_empty(

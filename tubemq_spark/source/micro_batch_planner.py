@@ -153,11 +153,13 @@ class MicroBatchPlanner:
         self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
     ) -> tuple[StreamOffset, StreamOffset]:
         client = self._options.client
-        retries = Retries(client.retry_for, client.clock)
+        retries: Retries | None = None
         while True:
             try:
                 return self._find_end(start, claims, now, limited)
             except StoreChangedError as changed:
+                # An attempt may first wait for claims of an earlier run, which counts for the claim timeout only.
+                retries = retries or Retries(client.retry_for, client.clock)
                 _log.info("%s; asking again where the stores end", changed)
                 if isinstance(changed, UnreadLossError):
                     self._first = None
