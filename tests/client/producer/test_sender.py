@@ -342,6 +342,15 @@ def test_a_sender_with_much_in_flight_waits_for_many_answers(
     assert clock.pauses == pauses
 
 
+def test_a_broker_is_not_silent_while_nothing_is_sent(channel: BrokerChannel, clock: ManualClock) -> None:
+    """For example while the producer looks for an earlier attempt of its task."""
+    clock.now += LONG
+    submit(channel, 4)
+    sent_at = clock.now
+    attend(channel, clock, 2 * TIMEOUT)
+    assert channel.silent_since == sent_at
+
+
 def test_bytes_that_leave_restart_the_timeout(broker: SlowBroker, channel: BrokerChannel, clock: ManualClock) -> None:
     submit(channel, 4 * MIB)
     for _ in range(4):

@@ -46,7 +46,8 @@ class AnswerTimeout:
     def __init__(self, settings: ClientSettings, connection: Connection) -> None:
         self._settings = settings
         self._connection = connection
-        self.attended_at = now = settings.clock.monotonic()  # when somebody last polled the connection or waited for it
+        # When somebody last polled the connection, waited for it, or sent its only batch.
+        self.attended_at = now = settings.clock.monotonic()
         self.attended_since = now  # since when nobody paused for long between two polls
         self.turn_began = now
         self._moved_at = now  # when the turn began, or bytes of the send were last seen to leave
@@ -54,7 +55,7 @@ class AnswerTimeout:
         self._delivered = connection.delivered  # as last seen
 
     def begin_turn(self, now: float) -> None:
-        self.turn_began = self._moved_at = now
+        self.turn_began = self._moved_at = self.attended_at = now
 
     def polled(self, now: float, oldest: RecordBatch | None, *, is_answered: bool) -> None:
         """Note a poll, after which `oldest` is in flight; `is_answered` if it returned answers.
