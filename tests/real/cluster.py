@@ -18,6 +18,7 @@ from typing import Any
 from tests.real import admin, ini, jars, topics
 from tests.real.processes import Ports, Processes, is_listening
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tubemq_spark.protocol.constants import NO_POSITION
 
 __all__ = ["FLUSH_SOON", "RealTubeMQ", "TopicSpec"]
 
@@ -34,7 +35,6 @@ _JVM = (
     "-Dzookeeper.forceSync=no",  # nothing here survives a crash of the machine
 )
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # halves the CPU time of a start
-_NO_RECORD = -2  # curOffset of a partition the group has no position in
 
 
 class RealTubeMQ:
@@ -235,7 +235,7 @@ class RealTubeMQ:
         answer = self.broker_admin(broker_id, method="admin_query_offset", groupName=group, topicName=topic)
         for info in (info for row in answer["dataSet"] for info in row["subInfo"] if info["topicName"] == topic):
             for offset in info["offsets"]:
-                if offset["partitionId"] == partition and offset["curOffset"] != _NO_RECORD:
+                if offset["partitionId"] == partition and offset["curOffset"] != NO_POSITION:
                     return int(offset["curOffset"])
         return None
 

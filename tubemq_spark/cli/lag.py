@@ -29,9 +29,9 @@ from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, joined, rows_of
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.constants import NO_POSITION
 from tubemq_spark.protocol.metadata import Partition
 
-_NO_RECORD = -2
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
 _COLUMNS = ("partition", "position", "end", "lag", "client")
@@ -93,7 +93,7 @@ def states_by_group(
             for name, info in ((str(row["groupName"]), info) for row in positions for info in row["subInfo"]):
                 for at in info["offsets"]:
                     one = Partition(broker_id, str(info["topicName"]), int(at["partitionId"]))
-                    position = None if at["curOffset"] == _NO_RECORD else int(at["curOffset"])
+                    position = None if at["curOffset"] == NO_POSITION else int(at["curOffset"])
                     holder = found[name][one].holder if one in found[name] else None
                     found[name][one] = GroupState(one, position, max(0, int(at["offsetMax"])), holder)
     known = {name: wanted for name, states in found.items() if (wanted := _of_known_topics(states.values(), topic))}

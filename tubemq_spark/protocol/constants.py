@@ -29,6 +29,7 @@ MESSAGE_SIZE_SLACK = 10240  # bytes over its limit that the broker accepts, for 
 STORE_DATA_HEADER_LEN = 52  # bytes before each message in the data files; read sizes and limits count them
 
 UNKNOWN_ID = -2  # the client has no configuration id, token or flow rule yet
+NO_POSITION = -2  # in the HTTP API of a broker, which has no record of the group (wire: BrokerAdminServlet)
 NO_CHECK_SUM = -1  # the broker does not verify it
 
 # With this policy brokers read memory, too, with and without filters (wire: qryPriorityId XYZ, X plain, Z filtered).

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
+from tubemq_spark.protocol.constants import NO_POSITION
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.web_port import Params, WebAnswer, WebError, names_in
-
-_NO_RECORD = -2
 
 
 class BrokerWebApi:
@@ -52,9 +51,9 @@ class BrokerWebApi:
             rows.append(
                 {
                     "partitionId": number,
-                    "curOffset": _NO_RECORD if confirmed is None else confirmed,
-                    "flightOffset": _NO_RECORD if confirmed is None else self._service.offsets.in_flight(key),
-                    "offsetLag": _NO_RECORD if confirmed is None else end - confirmed,
+                    "curOffset": NO_POSITION if confirmed is None else confirmed,
+                    "flightOffset": NO_POSITION if confirmed is None else self._service.offsets.in_flight(key),
+                    "offsetLag": NO_POSITION if confirmed is None else end - confirmed,
                     "offsetMax": end,
                 }
             )
