@@ -140,9 +140,10 @@ def total_lag(states: Iterable[GroupState]) -> int:
     return sum(stores.values())
 
 
-def _without_position(states: Iterable[GroupState]) -> str:
+def _lag_text(states: Sequence[GroupState]) -> str:
     count = sum(one.lag is None for one in states)
-    return f", and the messages of {count} partitions without a position" if count else ""
+    more = f", and the messages of {count} partitions without a position" if count else ""
+    return f"lag {total_lag(states)}{more}"
 
 
 @connected(admin=True)
@@ -169,7 +170,7 @@ def lag(
             print_json(*(state.as_json() for state in states))
         else:
             print_table(_COLUMNS, _rows(states))
-            print_line(f"total lag {total_lag(states)}{_without_position(states)}")
+            print_line(f"total {_lag_text(states)}")
         return
     with suppress(KeyboardInterrupt):
         _watch(connection, group, topic, interval, as_json)
@@ -187,15 +188,14 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
                 note(warning)
             told = warning
             if live is not None:
-                text = f"group {group}: lag {history[-1]}{_without_position(states)}  "
-                title = Text.assemble(text, (sparkline(history), "cyan"))
+                title = Text.assemble(f"group {group}: {_lag_text(states)}  ", (sparkline(history), "cyan"))
                 below = [Text(warning, "yellow")] if warning else []
                 live.update(Stack(title, table(_COLUMNS, _rows(states)), *below), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
             else:
-                print_line(f"{_now()} group {group}: lag {history[-1]}{_without_position(states)}")
+                print_line(f"{_now()} group {group}: {_lag_text(states)}")
             problem = ""
             while True:
                 time.sleep(interval)
