@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.task_counts import task_counts
@@ -126,7 +126,7 @@ def end_report(query: Query, exception: str | None) -> EndReport:
 
 def seconds_of(timestamp: str) -> float:
     """Return the seconds since the epoch of a time in Spark's events, as 2026-01-31T12:00:00.123Z."""
-    return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+    return parse_moment(timestamp).timestamp()
 
 
 def _sources(progress: Any) -> Iterator[SourceReport]:
