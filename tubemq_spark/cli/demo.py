@@ -28,6 +28,7 @@ from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.output import console, table
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
+from tubemq_spark.protocol.message import format_msg_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -176,7 +177,7 @@ def _send_reading(tubemq: EmbeddedTubeMQ, chance: random.Random) -> None:
         json.dumps(reading).encode(),
         attributes={"site": chance.choice(_SITES)},
         msg_type=kind,
-        msg_time=f"{datetime.now(timezone.utc):%Y%m%d%H%M}",
+        msg_time=format_msg_time(datetime.now(timezone.utc)),
     )
 
 

@@ -48,11 +48,16 @@ def parse_place(text: str, name: str) -> Place:
         if not bare.isdecimal():
             with suppress(ValueError):
                 return datetime.now(timezone.utc) - timedelta(seconds=duration(bare))
-        moment = message.parse_moment(text)
+        return parse_time(text)
     except OverflowError:
         raise ConfigError(f"{name} is {text!r}, which is before all times") from None
     except ValueError as cause:
         raise ConfigError(f"{name} is {text!r}; expected {EXPECTED} ({cause})") from None
+
+
+def parse_time(text: str) -> datetime:
+    """Return the moment, in UTC if the text has no zone. Raises as `parse_moment`."""
+    moment = message.parse_moment(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 

@@ -21,12 +21,12 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.messages import FIELDS
-from tubemq_spark.cli.moments import parse_attributes, parse_partition
+from tubemq_spark.cli.moments import parse_attributes, parse_partition, parse_time
 from tubemq_spark.cli.output import print_result, progress
 from tubemq_spark.cli.parameters import Json, Topic, connected
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, TubeMQError
-from tubemq_spark.protocol.message import encode_attributes, format_msg_time, parse_moment, parse_msg_time
+from tubemq_spark.protocol.message import encode_attributes, format_msg_time, parse_msg_time
 from tubemq_spark.source.option_parsers import without_repeats
 
 _PART = 1 << 16  # bytes of the input that are read at a time
@@ -269,8 +269,5 @@ def _json_record(template: Record, line: bytes) -> Record | None:
 
 
 def _minute_of(text: str) -> str:
-    """Return a `yyyyMMddHHmm`, or the text of `parse_moment`, as the former in UTC. Raises as `parse_moment`."""
-    if parse_msg_time(text) is not None:
-        return text
-    moment = parse_moment(text)
-    return format_msg_time(moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc))
+    """Return a `yyyyMMddHHmm`, or the text of `parse_time`, as the former in UTC. Raises as `parse_time`."""
+    return text if parse_msg_time(text) is not None else format_msg_time(parse_time(text))
