@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.connection import TOKEN_VARIABLE, Connection
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import MASTER_PORT, MASTER_TLS_PORT, WEB_PORT
 from tubemq_spark.source import option_parsers
@@ -95,7 +95,7 @@ _TOKEN = {
     "token": Annotated[
         str | None,
         typer.Option(
-            "--token", envvar="TUBEMQ_ADMIN_TOKEN", rich_help_panel=_PANEL, show_default=False,
+            "--token", envvar=TOKEN_VARIABLE, rich_help_panel=_PANEL, show_default=False,
             help="The token of the HTTP API for changes (confModAuthToken in master.ini). All users of this machine "
             "can read it in the list of processes, so prefer the variable, --token-file or the profile. Without any, "
             "a terminal asks for it. This API is plain HTTP, also with TLS.",

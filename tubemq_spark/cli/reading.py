@@ -156,7 +156,7 @@ class TopicReader:
 
 
 class GroupMember(TopicReader):
-    """A reader that holds all partitions of the topics in `group`.
+    """A reader that holds all partitions of the topics in `group`, or in a temporary one.
 
     Entering raises `PartitionOccupiedError` if another client holds one for longer than `claim_timeout` seconds.
     """
@@ -164,7 +164,7 @@ class GroupMember(TopicReader):
     def __init__(
         self,
         settings: ClientSettings,
-        group: str,
+        group: str | None,
         *topics: str,
         claim_timeout: float = 0.0,
         zone: tzinfo = timezone.utc,

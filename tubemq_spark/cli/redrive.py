@@ -17,7 +17,7 @@ from tubemq_spark.cli.moments import EARLIEST, EXPECTED, Place, parse_place
 from tubemq_spark.cli.offsets import held, move
 from tubemq_spark.cli.output import confirm, note, print_json, print_plan, print_result
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
-from tubemq_spark.cli.reading import GroupMember, temporary_group
+from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.probe import PartitionPosition
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -93,9 +93,8 @@ def redrive(
     from tubemq_spark.sink.dead_letter import ADVICE
     from tubemq_spark.sink.restore import restore
 
-    reader = group or temporary_group()
     has_begun = False  # to write
-    with held(GroupMember(connection.settings, reader, topic)) as member:
+    with held(GroupMember(connection.settings, group, topic)) as member:
         positions = member.positions
         groups = {one: at.group for one, at in positions.items()}  # a new group stands at the earliest message
         ends = {one: at.end for one, at in positions.items()}
@@ -112,7 +111,7 @@ def redrive(
             ):
                 source = {
                     **connection.options,
-                    "tubemq.group": reader,
+                    "tubemq.group": member.session.group,
                     "assign": json.dumps({topic: list(map(_key, starts))}),  # the topic may get more meanwhile
                     "startingOffsets": _bound(topic, starts),
                     "endingOffsets": _bound(topic, ends),
