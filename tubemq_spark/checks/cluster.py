@@ -79,16 +79,15 @@ def _check(settings: CheckSettings, found: Found) -> Iterator[CheckResult]:
         yield from _writing(settings, found)
     if found.brokers:
         return
-    names_topics = settings.topics or settings.written
     try:
         with found.noting(ProducerSession(settings.client)) as session:  # one without topics, which needs no group
             session.refresh_once()
     except TubeMQError as error:
-        if not names_topics:
-            yield _of_error(error, settings)
-        return
-    if not names_topics:
-        yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
+        result = _of_error(error, settings)
+    else:
+        result = _lists_brokers(settings, found)
+    if not (settings.topics or settings.written):  # which have a result of their own
+        yield result
 
 
 def _matching(settings: CheckSettings, pattern: re.Pattern[str]) -> Generator[CheckResult, None, CheckSettings]:
@@ -117,12 +116,16 @@ def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, No
         else:
             yield result
         return result.check in ("master", "credentials", "clock")
-    yield ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
+    yield _lists_brokers(settings, found)
     if settings.group is not None:
         yield ok("group", settings.group, f"the master admits it to {', '.join(settings.topics)}")
     for topic in settings.topics:
         yield _topic(topic, layouts, found)
     return False
+
+
+def _lists_brokers(settings: CheckSettings, found: Found) -> CheckResult:
+    return ok("master", _masters(settings.client), f"it lists {len(found.brokers)} brokers")
 
 
 def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], found: Found) -> CheckResult:

@@ -74,15 +74,14 @@ def _client_alone(raw: Mapping[str, str], why: str) -> tuple[list[CheckResult], 
 
 def _single(raw: Mapping[str, str], known: Sequence[Option[Any]]) -> Iterator[tuple[str, ConfigError]]:
     """Yield the name and the error of each option that is bad by itself."""
-    names = {option.name.lower(): option.name for option in known}
     for key, value in raw.items():
+        named = [option for option in known if option.name.lower() == key.lower()]
         try:
             check_names({key: value}, known)
-            for option in known:
-                if option.name.lower() == key.lower():
-                    option.read({key: value})
+            for option in named:
+                option.read({key: value})
         except ConfigError as error:
-            yield names.get(key.lower(), key), error
+            yield (named[0].name if named else key), error
 
 
 def _together(raw: Mapping[str, str], source: ModuleType) -> Iterator[tuple[str, ConfigError]]:
