@@ -23,6 +23,7 @@ from tubemq_spark.client.consumer.probe import PartitionPosition
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import values_to_json
 
 
 @connected()
@@ -109,12 +110,13 @@ def redrive(
                 local_session(Path(folder), "tubemq-spark redrive") as spark,
                 spark_errors(),
             ):
+                begin = values_to_json(starts)
                 source = {
                     **connection.options,
                     "tubemq.group": member.session.group,
-                    "assign": json.dumps({topic: list(map(_key, starts))}),  # the topic may get more meanwhile
-                    "startingOffsets": _bound(topic, starts),
-                    "endingOffsets": _bound(topic, ends),
+                    "assign": json.dumps({topic: list(begin.get(topic, ()))}),  # the topic may get more meanwhile
+                    "startingOffsets": json.dumps(begin),
+                    "endingOffsets": json.dumps(values_to_json(ends)),
                 }
                 dead = spark.read.format("tubemq").options(**source).load().persist()
                 chosen = dead.where(where).persist() if where else dead  # kept, because `where` may have a rand()
@@ -220,11 +222,3 @@ def check_unchanged(
             f"another client has moved group {member.session.group} in {', '.join(map(str, moved))} meanwhile, and it "
             "stays there"
         )
-
-
-def _bound(topic: str, positions: Mapping[Partition, int]) -> str:
-    return json.dumps({topic: {_key(one): at for one, at in positions.items()}})
-
-
-def _key(partition: Partition) -> str:
-    return f"{partition.broker_id}:{partition.partition_id}"

@@ -75,17 +75,17 @@ class StreamOffset:
                     f"the query cannot begin or end at {position} of {partition}, where its broker says it stands: "
                     f"positions are multiples of {INDEX_MSG_UNIT_SIZE}. Check the broker and the group's position"
                 )
-        data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": _to_json(self.positions)}
+        data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": values_to_json(self.positions)}
         if self.initial is not None:
-            data["initial"] = _to_json(self.initial)
+            data["initial"] = values_to_json(self.initial)
         if found := {store: [list(one) for one in several] for store, several in self.fingerprints.items() if several}:
-            data["marks"] = _to_json(found)
+            data["marks"] = values_to_json(found)
         if self.exclusive is not None:
             data["counted"] = {topic: sorted(self.exclusive[topic]) for topic in sorted(self.exclusive)}
         if self.empty:
-            data["empty"] = {topic: list(keys) for topic, keys in _to_json(dict.fromkeys(self.empty)).items()}
+            data["empty"] = {topic: list(keys) for topic, keys in values_to_json(dict.fromkeys(self.empty)).items()}
         if self.left:
-            data["left"] = _to_json(self.left)
+            data["left"] = values_to_json(self.left)
         return data
 
     @classmethod
@@ -134,7 +134,7 @@ def _quoted(data: object) -> str:
         return "JSON that is nested too deeply"
 
 
-def _to_json(values: Mapping[Any, T]) -> dict[str, dict[str, T]]:
+def values_to_json(values: Mapping[Any, T]) -> dict[str, dict[str, T]]:
     """Return the values of partitions or of stores, by topic and `brokerId:partitionId` or `brokerId:storeId`."""
     topics: dict[str, dict[str, T]] = {}
     for (broker_id, topic, number), value in sorted(values.items(), key=lambda item: (item[0][1], item[0])):
