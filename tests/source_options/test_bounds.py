@@ -301,7 +301,7 @@ def test_a_batch_that_begins_behind_its_end_is_refused(
             {"endingOffsetsByTimestamp": {"t": dict.fromkeys(("1:0", "2:0", "3:0"), "2026-01-01T12:00")}},
             "endingOffsetsByTimestamp",
         ),
-        ({"endingTimestamp": milliseconds(10), "startingTimestamp": milliseconds(10)}, None),
+        ({"endingTimestamp": milliseconds(10), "startingTimestamp": milliseconds(8)}, None),
         ({"endingTimestamp": milliseconds(10), "startingOffsets": {"t": {"1:0": UNIT, "2:0": 0, "3:0": 0}}}, None),
         ({"endingOffsetsByTimestamp": {"t": {"1:0": 0, "2:0": milliseconds(21), "3:0": 0}}}, None),
     ],
@@ -326,6 +326,35 @@ def test_an_end_before_all_messages_is_logged(
                 f"12:00:00+00:00 (option '{option}'): nothing is read"
             ],
         )
+
+
+@pytest.mark.option("endingTimestamp")
+@pytest.mark.parametrize(("until", "is_told"), [("2026-01-01T12:00", True), ("2026-01-01T12:06", False)])
+def test_an_end_before_all_messages_of_a_shared_store_is_logged(
+    start: Start, caplog: pytest.LogCaptureFixture, until: str, is_told: bool
+) -> None:
+    """The first message of a partition may lie behind messages of others."""
+    tubemq = start({"t": 3})
+    for number in range(6):
+        tubemq.send("t", b"a", f"1:{number % 3}", msg_time=f"2026010112{5 + number:02}")
+    rows = read_batch(tubemq, "t", endingTimestamp=until)
+    told = [line for line in caplog.messages if line.startswith("[ending-time-too-early] the first message of 1:t:0, ")]
+    assert (len(rows), len(told)) == ((0, 1) if is_told else (1, 0))
+
+
+@pytest.mark.option("endingTimestamp")
+@pytest.mark.parametrize(
+    ("begin", "end", "is_told"),
+    [("12:05:10", "12:05:50", True), ("12:05", "12:05", True), ("12:04:59", "12:05", False)],
+)
+def test_a_read_within_one_minute_is_logged(
+    start: Start, caplog: pytest.LogCaptureFixture, begin: str, end: str, is_told: bool
+) -> None:
+    tubemq = start({"t": 1})
+    for minute in ("202601011203", "202601011205"):
+        tubemq.send("t", b"a", msg_time=minute)
+    assert read_batch(tubemq, "t", startingTimestamp=f"2026-01-01T{begin}", endingTimestamp=f"2026-01-01T{end}") == []
+    assert (["the beginning of its minute" in line for line in caplog.messages].count(True) == 1) is is_told
 
 
 @pytest.mark.option("endingTimestamp")

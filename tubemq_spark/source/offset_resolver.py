@@ -13,7 +13,7 @@ from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, ReadStatus
 from tubemq_spark.protocol.data_loss import loss_of
-from tubemq_spark.protocol.index_search import outside_repeated_hour
+from tubemq_spark.protocol.index_search import outside_repeated_hour, whole_minute
 from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import EARLIEST, GROUP, LATEST, Bound
@@ -69,7 +69,7 @@ class OffsetResolver:
                     f"option '{options.ending.option}' has {place} for {partition}, position {end}, which lies before "
                     f"the start {starts[partition]}, {start} in option '{options.starting.option}'"
                 )
-        self._warn_of_early(ends, starts)
+        self._warn_of_empty(starts, ends)
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
     def _at_times(self, moments: Mapping[Partition, datetime], *, is_end: bool = False) -> dict[Partition, int]:
@@ -144,21 +144,32 @@ class OffsetResolver:
                 bound.option,
             )
 
-    def _warn_of_early(self, ends: Positions, starts: Positions) -> None:
-        """Warn if a read ends by time before all messages. A periodic job may well have an empty range."""
+    def _warn_of_empty(self, starts: Positions, ends: Positions) -> None:
+        """Warn if a read ends by time before all messages, or within the minute in which it begins. Each other range of
+        a periodic job may well be empty."""
         bound = self._options.ending
-        moments = {p: place for p, place in bound.of(ends).items() if isinstance(place, datetime)}
-        if len(moments) < len(ends) or any(end > starts[partition] for partition, end in ends.items()):
+        from_places, to_places = self._options.starting.of(starts), bound.of(ends)
+        moments = {p: place for p, place in to_places.items() if isinstance(place, datetime)}
+        if not moments or len(moments) < len(ends):
             return
-        extents = self._prober.extents(ends)
-        filled = sorted(partition for partition, (begin, end) in extents.items() if begin < end)
-        if filled and all(ends[partition] <= extents[partition].begin for partition in filled):
-            _log.warning(
-                "[ending-time-too-early] the first message of %s is not earlier than %s (option '%s'): nothing is read",
-                ", ".join(map(str, filled)),
-                moments[filled[0]],
-                bound.option,
+        if all(isinstance(at, datetime) and _is_same_minute(at, moments[p]) for p, at in from_places.items()):
+            why = (
+                f"a time counts as the beginning of its minute, and the read begins in that of {min(moments.values())}"
             )
+        elif early := self._without_earlier(ends):
+            why = f"the first message of {', '.join(map(str, early))} is not earlier than {moments[early[0]]}"
+        else:
+            return
+        _log.warning("[ending-time-too-early] %s (option '%s'): nothing is read", why, bound.option)
+
+    def _without_earlier(self, ends: Positions) -> list[Partition]:
+        """Return the partitions with messages if none of these lies before its end; otherwise nothing."""
+        extents = self._prober.extents(ends)
+        before = [(p, extents[p].begin, end) for p, end in ends.items() if extents[p].begin < end]
+        before.sort(key=lambda span: span[1] - span[2])  # most often the longest has messages, then one probe is enough
+        if any(any(self._prober.have_messages(several).values()) for several in (before[:1], before[1:])):
+            return []
+        return sorted(partition for partition, end in ends.items() if end < extents[partition].end)
 
     def _warn_of_skipped(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> None:
         """Warn if a read begins at the end although the group had not come so far: perhaps a checkpoint was lost."""
@@ -175,6 +186,10 @@ class OffsetResolver:
                 max(skipped.values()) // INDEX_MSG_UNIT_SIZE,
                 ", ".join(map(str, sorted(skipped))),
             )
+
+
+def _is_same_minute(one: datetime, other: datetime) -> bool:
+    return whole_minute(microseconds_of(one)) == whole_minute(microseconds_of(other))
 
 
 def read_status(options: SourceOptions) -> ReadStatus:
