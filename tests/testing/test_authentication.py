@@ -10,7 +10,8 @@ from tests.testing.master.calls import MasterBench, StoppedClock
 from tubemq_spark.protocol.auth import Credentials, broker_authorization, master_certificate
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.authentication import AccessCheck, BrokerAccess, VisitTokens
+from tubemq_spark.testing.authentication import AccessCheck, BrokerAccess
+from tubemq_spark.testing.catalog import Catalog, VisitTokens
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError
 
@@ -25,8 +26,7 @@ def claim(user: str = "ann", signature: str = "x", at: int = NOW) -> pb.MasterCe
 
 
 def check_credentials(info: pb.MasterCertificateInfo, config: ServerConfig, *, produce: bool) -> None:
-    clock = StoppedClock()
-    AccessCheck(clock, config, VisitTokens(clock, config)).check_credentials(info, produce=produce)
+    AccessCheck(Catalog(config, StoppedClock())).check_credentials(info, produce=produce)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,9 @@ class Broker:
     def __init__(self, **settings: bool) -> None:
         self.clock = StoppedClock()
         config = ServerConfig(**settings)  # type: ignore[arg-type]  # switches alone
-        self.tokens = VisitTokens(self.clock, config)
-        self._access = BrokerAccess(self.clock, config, self.tokens)
+        catalog = Catalog(config, self.clock)
+        self.tokens = catalog.tokens
+        self._access = BrokerAccess(catalog)
 
     def check(self, info: broker_pb.AuthorizedInfo, produce: bool = True) -> None:
         self._access.check(info, produce=produce)

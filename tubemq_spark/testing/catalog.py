@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the cluster: brokers, the topics on each of them, and rules for consumer groups.
+"""What all servers of a cluster share: its configuration, its time, and its visit tokens.
 
-Masters serve it to clients, brokers follow it, and `Administration` changes it as the admin API does.
+Masters serve the configuration to clients, brokers follow it, and `Administration` changes it as the admin API does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import ServerConfig
 
 HISTORY_PARTITIONS = 10  # of the brokers' own topic
+_KEPT_BY_BROKERS = 6  # visit tokens
 
 
 @dataclass
@@ -82,13 +85,59 @@ class FlowRule:
     qry_priority_id: int = 301
 
 
+class VisitTokens:
+    """The tokens that clients receive from the masters and show to the brokers; each is its creation time in ms.
+
+    The masters create one after each four fifths of `visit_token_valid_period`. Clients receive the last but one, which
+    every broker knows by then (wire: SimpleVisitTokenManager).
+    """
+
+    def __init__(self, clock: Clock, config: ServerConfig) -> None:
+        self._clock = clock
+        self._period = config.visit_token_valid_period * 4 / 5
+        self._next = clock.now() + self._period
+        self._tokens = [clock.wall_ms()]
+
+    @property
+    def current(self) -> int:
+        """The token that clients receive now."""
+        self._rotate()
+        return self._tokens[-2] if len(self._tokens) > 1 else self._tokens[0]
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """The tokens that brokers accept now, oldest first."""
+        self._rotate()
+        return tuple(self._tokens)
+
+    def rotate(self) -> None:
+        """Create the next token now; the one after it follows a whole period later."""
+        self._rotate()
+        self._next = self._clock.now()
+        self._rotate()
+
+    def _rotate(self) -> None:
+        now = self._clock.now()
+        while now >= self._next:
+            made = self._clock.wall_ms() - int((now - self._next) * 1000)
+            self._tokens = [*self._tokens, max(made, self._tokens[-1] + 1)][-_KEPT_BY_BROKERS:]
+            self._next += self._period
+
+
 @dataclass
 class Catalog:
+    """The cluster's settings and clock, its brokers, the topics on each of them, and rules for consumer groups."""
+
+    config: ServerConfig
+    clock: Clock
     brokers: dict[int, BrokerEntry] = field(default_factory=dict)
     topics: dict[str, dict[int, TopicLayout]] = field(default_factory=dict)  # topic -> broker id -> layout
     rules: GroupRules = field(default_factory=GroupRules)
     default_flow: FlowRule | None = None
     group_flows: dict[str, FlowRule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tokens = VisitTokens(self.clock, self.config)
 
     def layouts(self, topic: str) -> Mapping[int, TopicLayout]:
         """Return the topic's layout by broker id; empty for a topic that is not deployed."""

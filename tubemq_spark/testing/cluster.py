@@ -122,7 +122,7 @@ class EmbeddedTubeMQ(Administration):
     @property
     def admin_token(self) -> str:
         """The token of HTTP calls that change something."""
-        return self._servers.config.conf_mod_auth_token
+        return self._catalog.config.conf_mod_auth_token
 
     @property
     def tls_master(self) -> str:
@@ -260,7 +260,7 @@ class EmbeddedTubeMQ(Administration):
         server.service.tick()
         server.close()
         server.service.crash()
-        self._servers.timers.after(self._servers.config.broker_heartbeat_timeout, miss_heartbeats)
+        self._servers.timers.after(self._catalog.config.broker_heartbeat_timeout, miss_heartbeats)
 
     @on_thread
     def lose_disk(self, broker_id: int) -> None:
@@ -288,7 +288,7 @@ class EmbeddedTubeMQ(Administration):
         `ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)`.
         """
         for _ in range(times):
-            self._servers.tokens.rotate()
+            self._catalog.tokens.rotate()
 
     @on_thread
     def switch_master(self, lists_fill_after: float = 0.0) -> None:

@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, Framing, Method
-from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.web_api import BrokerWebApi
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
@@ -73,23 +72,20 @@ class Servers:
     def __init__(
         self, config: ServerConfig, framing: Framing, tls: TLSFiles | None, host: Host, clock: Clock, faults: Faults
     ) -> None:
-        self.config = config
-        self.catalog = Catalog()
+        self.catalog = Catalog(config, clock)
         self.host = host
         self.timers = Timers(clock, host.after)
         self.masters: list[Server[MasterService]] = []
         self.brokers: dict[int, Server[BrokerService]] = {}
         self.topic_changes: dict[tuple[str, int], TopicChange] = {}  # by topic and broker, until the next reload
-        self.tokens = VisitTokens(clock, config)
         self._framing = framing
         self._tls = tls
-        self._clock = clock
         self._faults = faults
 
     def open(self, masters: int, brokers: int, port: int, web_port: int) -> None:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
         for number in range(1, masters + 1):
-            service = MasterService(self.catalog, self._clock, self.config, self.tokens)
+            service = MasterService(self.catalog)
             service.access.standby = number > 1
             web = MasterWebApi(self, number)
             self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service, web))
@@ -157,7 +153,7 @@ class Servers:
 
     def add_broker(self) -> int:
         broker_id = len(self.brokers) + 1
-        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, self.tokens)
+        service = BrokerService(broker_id, HOST, self.catalog)
         web = BrokerWebApi(service, self.catalog)
         server = self._server(f"broker {broker_id}", service, service.service, service.service, web)
         server.open()

@@ -11,7 +11,6 @@ from tests.testing.master.calls import METHODS, Bench, StoppedClock
 from tubemq_spark.protocol.constants import NO_CHECK_SUM, OpType, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.config import Release, ServerConfig
@@ -26,6 +25,8 @@ class BrokerBench(Bench):
     def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
         self.clock = StoppedClock()
         self.catalog = Catalog(
+            ServerConfig(release=release, **settings),
+            self.clock,
             brokers={1: BrokerEntry(1, "10.0.0.1", 8123)},
             topics={
                 "demo": {1: TopicLayout(3, 1)},
@@ -33,9 +34,7 @@ class BrokerBench(Bench):
                 "other": {2: TopicLayout(1, 1)},
             },
         )
-        config = ServerConfig(release=release, **settings)
-        tokens = VisitTokens(self.clock, config)
-        self.broker = BrokerService(1, "10.0.0.1", self.catalog, config, self.clock, tokens)
+        self.broker = BrokerService(1, "10.0.0.1", self.catalog)
 
     def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
         request = Request(ServiceType.BROKER_READ, METHODS[type(message)], 1000, message.SerializePartialToString())

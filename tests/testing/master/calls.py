@@ -10,7 +10,6 @@ from google.protobuf.message import Message
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
@@ -69,13 +68,14 @@ class MasterBench(Bench):
 
     def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
         self.clock = StoppedClock()
+        self.config = ServerConfig(release=release, **settings)
         self.catalog = Catalog(
+            self.config,
+            self.clock,
             brokers={1: BrokerEntry(1, "10.0.0.1", 8123), 2: BrokerEntry(2, "10.0.0.2", 8200, tls_port=8201)},
             topics={"a": {1: TopicLayout(3, 1), 2: TopicLayout(2, 2)}, "b": {1: TopicLayout(1, 1)}},
         )
-        self.config = ServerConfig(release=release, **settings)
-        self.tokens = VisitTokens(self.clock, self.config)
-        self.master = MasterService(self.catalog, self.clock, self.config, self.tokens)
+        self.master = MasterService(self.catalog)
 
     def tick(self) -> None:
         self.master.tick()

@@ -21,7 +21,7 @@ from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, check_sum
 from tubemq_spark.protocol.metadata import partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.authentication import BrokerAccess, VisitTokens
+from tubemq_spark.testing.authentication import BrokerAccess
 from tubemq_spark.testing.broker.flow_control import ReadQuota, parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.offset_history import history_messages
@@ -29,7 +29,7 @@ from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.broker.topic_stores import TopicStores
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock, Period
-from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, optional
 from tubemq_spark.testing.java import filter_code, is_blank, trim
 from tubemq_spark.testing.request_checks import Field, required_text
@@ -79,15 +79,14 @@ class MessageIds:
 class BrokerService:
     """One broker of the cluster. Its files survive a crash, its memory does not."""
 
-    def __init__(
-        self, broker_id: int, host: str, catalog: Catalog, config: ServerConfig, clock: Clock, tokens: VisitTokens
-    ) -> None:
+    def __init__(self, broker_id: int, host: str, catalog: Catalog) -> None:
+        config, clock = catalog.config, catalog.clock
         self.broker_id = broker_id
         self.host = host
-        self.stores = TopicStores(broker_id, catalog, config, clock)
+        self.stores = TopicStores(broker_id, catalog)
         self.offsets = GroupOffsets(config, clock)
         self.claims: dict[Key, Claim] = {}
-        self.access = BrokerAccess(clock, config, tokens)
+        self.access = BrokerAccess(catalog)
         self._catalog = catalog
         self._config = config
         self._clock = clock

@@ -9,8 +9,6 @@ from tubemq_spark.protocol.constants import OFFSET_HISTORY, STORE_PARTITION_BASE
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import Catalog, TopicLayout
-from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError
 from tubemq_spark.testing.request_checks import Field, required_text
 
@@ -18,11 +16,9 @@ from tubemq_spark.testing.request_checks import Field, required_text
 class TopicStores:
     """Stores by topic and store number. A store is created when a request first reaches it."""
 
-    def __init__(self, broker_id: int, catalog: Catalog, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, broker_id: int, catalog: Catalog) -> None:
         self._broker_id = broker_id
         self._catalog = catalog
-        self._config = config
-        self._clock = clock
         self._stores: dict[tuple[str, int], Store] = {}
 
     def get(self, topic: str, store_id: int) -> Store | None:
@@ -59,7 +55,7 @@ class TopicStores:
 
     def layout(self, name: str) -> tuple[str, TopicLayout]:
         """Return the trimmed topic name and its layout; `DeclinedError` when the broker does not have the topic."""
-        topic = required_text(Field.TOPIC_NAME, name, self._config.release)
+        topic = required_text(Field.TOPIC_NAME, name, self._catalog.config.release)
         layout = self._catalog.layout(topic, self._broker_id)
         if layout is None:
             raise DeclinedError(ErrCode.FORBIDDEN, f"topicName {topic} not existed, please check your configure")
@@ -81,5 +77,5 @@ class TopicStores:
         key = topic, max(partition_id, 0) // STORE_PARTITION_BASE
         store = self._stores.get(key)
         if store is None:
-            store = self._stores[key] = Store(layout, self._config, self._clock)
+            store = self._stores[key] = Store(layout, self._catalog.config, self._catalog.clock)
         return store

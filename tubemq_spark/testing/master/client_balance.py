@@ -16,8 +16,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import DeclinedError, bad_request, optional
 from tubemq_spark.testing.java import hash_order, is_blank
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
@@ -35,8 +34,6 @@ class ClientBalance:
     _groups: ConsumerGroups
     _lists: MetadataLists
     _catalog: Catalog
-    _clock: Clock
-    _config: ServerConfig
 
     def register(
         self, request: master_pb.RegisterRequestC2MV2, reply: master_pb.RegisterResponseM2CV2, tls: bool
@@ -81,7 +78,7 @@ class ClientBalance:
 
     def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
         client_id, group = self._access.new_consumer(request)
-        is_old = self._config.release is Release.V1_2
+        is_old = self._catalog.config.release is Release.V1_2
         topics = consumer_topics(request.topicList, None if is_old else self._lists.deployed)
         filters = topic_filters(request.topicCondition)
         if request.sourceCount > 0 and not 0 <= request.nodeId < request.sourceCount:
@@ -89,7 +86,7 @@ class ClientBalance:
         if is_old:
             self._access.check_active(client_id)
         reported = _reported(request.subRepInfo)
-        check_rules(self._catalog.rules, self._config.release, group, client_id, topics, filters)
+        check_rules(self._catalog.rules, self._catalog.config.release, group, client_id, topics, filters)
         member = Member(
             client_id,
             group,
@@ -133,8 +130,8 @@ class ClientBalance:
 
     def _is_overdue(self, member: Member) -> bool:
         """Return True if the member's metadata is so old that the master sends it unasked."""
-        age = self._clock.wall_ms() - member.assigned_at
-        limit = self._config.max_meta_force_update_period * 1000
+        age = self._catalog.clock.wall_ms() - member.assigned_at
+        limit = self._catalog.config.max_meta_force_update_period * 1000
         return member.assigned_at >= 0 and age > limit and bool(self._groups.held.get(member.client_id))
 
     def _refresh(self, group: ConsumerGroup) -> None:

@@ -15,8 +15,6 @@ from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import DeclinedError, RefusalError, bad_shape, optional
 from tubemq_spark.testing.java import hash_order, split
 from tubemq_spark.testing.master.assignment import Orders
@@ -28,11 +26,10 @@ Holding = dict[str, dict[Partition, Broker]]
 
 
 class ConsumerGroups:
-    def __init__(self, access: AccessCheck, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
+    def __init__(self, access: AccessCheck, catalog: Catalog) -> None:
         self._access = access
         self._catalog = catalog
-        self._config = config
-        self._heartbeats = Heartbeats(clock, config.consumer_heartbeat_timeout)
+        self._heartbeats = Heartbeats(catalog.clock, catalog.config.consumer_heartbeat_timeout)
         self._groups: dict[str, ConsumerGroup] = {}
         self._group_of: dict[str, str] = {}  # client id -> the group it registered for last
         self.held: dict[str, Holding] = {}  # by client id
@@ -63,7 +60,7 @@ class ConsumerGroups:
         group = self._groups.get(name)
         if group is None:
             old_order = self._catalog.rules.from_max.get(name, UNKNOWN_ID)
-            group = ConsumerGroup(member, self._config.release, old_order)
+            group = ConsumerGroup(member, self._catalog.config.release, old_order)
         group.add(member)
         self._groups[name] = group
         if not not_allocated:

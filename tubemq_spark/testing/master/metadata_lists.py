@@ -11,22 +11,20 @@ from collections.abc import Collection, Iterable
 from tubemq_spark.protocol.constants import BROKER_PORT, BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
-from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.java import hash_order
 
 
 class MetadataLists:
     """The deployment as one master lists it. A master that has just become active lists no broker for a while."""
 
-    def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._clock = clock
-        self._release = config.release
-        self._max_msg_size = config.max_msg_size
-        self._filled_at = clock.now()
+        self._clock = catalog.clock
+        self._release = catalog.config.release
+        self._filled_at = self._clock.now()
         self._known: tuple[list[str], list[str]] = ([], [])
-        self._list_id = clock.wall_ms()
+        self._list_id = self._clock.wall_ms()
 
     def forget(self, fill_after: float) -> None:
         """List no brokers, and nothing on them, for `fill_after` seconds."""
@@ -126,7 +124,7 @@ class MetadataLists:
     def _topic_size(self, topic: str) -> int | str:
         """Return the topic's own limit; nothing when the cluster's applies."""
         sizes = [layout.max_msg_size for layout in self._catalog.layouts(topic).values()]
-        return next((size for size in sizes if size is not None and size != self._max_msg_size), "")
+        return next((size for size in sizes if size is not None and size != self._catalog.config.max_msg_size), "")
 
 
 def _broker(entry: BrokerEntry, tls: bool) -> Broker:

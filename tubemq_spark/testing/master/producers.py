@@ -7,8 +7,6 @@ from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.request_checks import Field, producer_topics
@@ -19,14 +17,11 @@ _NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without
 class Producers:
     """The requests of producers. The master checks its role last, in both releases."""
 
-    def __init__(
-        self, access: AccessCheck, lists: MetadataLists, catalog: Catalog, clock: Clock, config: ServerConfig
-    ) -> None:
+    def __init__(self, access: AccessCheck, lists: MetadataLists, catalog: Catalog) -> None:
         self._access = access
         self._lists = lists
         self._catalog = catalog
-        self._config = config
-        self._heartbeats = Heartbeats(clock, config.producer_heartbeat_timeout)
+        self._heartbeats = Heartbeats(catalog.clock, catalog.config.producer_heartbeat_timeout)
 
     def register(self, request: master_pb.RegisterRequestP2M, reply: master_pb.RegisterResponseM2P, tls: bool) -> None:
         """Return the brokers; topics come with the first heartbeat."""
@@ -79,10 +74,10 @@ class Producers:
         reply.authorizedInfo.CopyFrom(self._access.authorized())
         reply.appdConfig.configId = self._settings_id()
         if request.appdConfig.configId != reply.appdConfig.configId:
-            reply.appdConfig.maxMsgSize = self._config.max_msg_size
+            reply.appdConfig.maxMsgSize = self._catalog.config.max_msg_size
 
     def _settings_id(self) -> int:
         """Return the id of the cluster's settings, of which the default flow rule is one."""
         if self._catalog.default_flow is not None:
             return self._catalog.default_flow.rule_id
-        return _NO_SETTINGS if self._config.max_msg_size == DEFAULT_MAX_MESSAGE_SIZE else _OWN_SIZE
+        return _NO_SETTINGS if self._catalog.config.max_msg_size == DEFAULT_MAX_MESSAGE_SIZE else _OWN_SIZE

@@ -14,7 +14,7 @@ from tubemq_spark.protocol.metadata import Partition, partition_info
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import bad_request, optional
 from tubemq_spark.testing.java import hash_order, is_blank, trim
 from tubemq_spark.testing.master.assignment import Shares, bound_shares, change, first_shares, next_shares
@@ -30,14 +30,12 @@ _MAX_DELAYS = 10  # rebalances that skip a group because its members have not re
 class ServerBalance:
     """The requests of such consumers, and the rebalances of their groups."""
 
-    def __init__(
-        self, access: AccessCheck, groups: ConsumerGroups, lists: MetadataLists, catalog: Catalog, config: ServerConfig
-    ) -> None:
+    def __init__(self, access: AccessCheck, groups: ConsumerGroups, lists: MetadataLists, catalog: Catalog) -> None:
         self._access = access
         self._groups = groups
         self._lists = lists
         self._catalog = catalog
-        self._release = config.release
+        self._release = catalog.config.release
         self._random = random.Random(0)  # a fixed seed, so that runs repeat; the real server has none
         self._rebalances = 0
         self._is_first_rebalance = True

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from tubemq_spark.protocol.constants import Method, ServiceType
-from tubemq_spark.testing.authentication import AccessCheck, VisitTokens
+from tubemq_spark.testing.authentication import AccessCheck
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.clock import Clock, Period
-from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.clock import Period
 from tubemq_spark.testing.dispatch import Handler, Service
 from tubemq_spark.testing.master.client_balance import ClientBalance
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups
@@ -25,18 +24,17 @@ from tubemq_spark.testing.master.server_balance import ServerBalance
 class MasterService:
     """One master. `service` answers plain requests, `tls_service` those over TLS, with the brokers' TLS ports.
 
-    Masters of one cluster share only the catalog and the visit tokens.
+    Masters of one cluster share only the catalog.
     """
 
-    def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig, tokens: VisitTokens) -> None:
-        self._clock = clock
-        self._config = config
-        self.access = AccessCheck(clock, config, tokens)
-        self._lists = MetadataLists(catalog, clock, config)
-        self._producers = Producers(self.access, self._lists, catalog, clock, config)
-        self._groups = ConsumerGroups(self.access, catalog, clock, config)
-        self._client_balance = ClientBalance(self.access, self._groups, self._lists, catalog, clock, config)
-        self._server_balance = ServerBalance(self.access, self._groups, self._lists, catalog, config)
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.access = AccessCheck(catalog)
+        self._lists = MetadataLists(catalog)
+        self._producers = Producers(self.access, self._lists, catalog)
+        self._groups = ConsumerGroups(self.access, catalog)
+        self._client_balance = ClientBalance(self.access, self._groups, self._lists, catalog)
+        self._server_balance = ServerBalance(self.access, self._groups, self._lists, catalog)
         self._rebalance_due = self._first_rebalance()
         self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
         self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
@@ -63,7 +61,8 @@ class MasterService:
         self._rebalance_due = self._first_rebalance()
 
     def _first_rebalance(self) -> Period:
-        return Period(self._clock, self._config.consumer_balance_period, self._config.first_balance_delay)
+        config = self._catalog.config
+        return Period(self._catalog.clock, config.consumer_balance_period, config.first_balance_delay)
 
     def _handlers(self, tls: bool) -> Mapping[Method, Handler]:
         producers, groups = self._producers, self._groups

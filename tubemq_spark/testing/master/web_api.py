@@ -60,7 +60,7 @@ class MasterWebApi:
         if method not in self._methods:
             raise WebError("Bad request from client, unsupported method!")
         is_query = method.startswith("admin_query")
-        if not is_query and params.get(_TOKEN_NAME) != self._servers.config.conf_mod_auth_token:
+        if not is_query and params.get(_TOKEN_NAME) != self._catalog.config.conf_mod_auth_token:
             raise WebError("Bad request from client, illegal access, unauthorized request!")
         return self._methods[method](params)
 
@@ -78,7 +78,7 @@ class MasterWebApi:
         running = [row["runInfo"] for row in rows if row["runInfo"]["numPartitions"] != "-"]
         return {
             "topicName": name,
-            "maxMsgSizeInMB": self._servers.config.max_msg_size >> 20,
+            "maxMsgSizeInMB": self._catalog.config.max_msg_size >> 20,
             "topicInfo": rows,
             "infoCount": len(rows),
             "totalCfgNumPart": sum(row["numPartitions"] * row["numTopicStores"] for row in rows),
