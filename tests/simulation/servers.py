@@ -178,9 +178,9 @@ def replacements() -> list[Replacement]:
         found.messages[0].checkSum ^= 1
         store._block.entries[-1] = entry._replace(wire=found.SerializePartialToString())
 
-    def recording_answer(self: Service, request: Request) -> Response | Failure | None:
+    def recording_answer(self: Service, request: Request, *, tls: bool = False) -> Response | Failure | None:
         world = the_world()
-        reply = answer(self, request)
+        reply = answer(self, request, tls=tls)
         if world.serving is not None:
             world.executed(request, reply)
         return reply

@@ -30,7 +30,7 @@ def test_a_handler_that_throws_gives_the_real_servers_answer(caplog: pytest.LogC
     def divide(request: pb.CloseRequestP2M, reply: pb.CloseResponseM2P) -> None:
         reply.errCode = 1 // len(request.authInfo.authorizedToken)
 
-    service = Service({ServiceType.MASTER: {Method.PRODUCER_CLOSE: divide}})
+    service = Service("master 1", [ServiceType.MASTER], {Method.PRODUCER_CLOSE: divide}, {})
     data = pb.CloseRequestP2M(clientId="p").SerializeToString()
     reply = service.answer(Request(ServiceType.MASTER, Method.PRODUCER_CLOSE, 1000, data))
     assert reply == Failure("java.lang.reflect.InvocationTargetException", "")

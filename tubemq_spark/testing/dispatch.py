@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -116,29 +116,34 @@ def bad_shape() -> RefusalError:
 
 
 class Service:
-    """The handlers of one server by service type and method.
+    """A server without its ports. `name` is that in conditions of faults.
 
-    `delay_next_get(n)` lets the next get take effect when n more gets have begun; only brokers support it.
+    It reaches all its handlers under each of its service types. `tls_handlers` answer requests over TLS.
     """
 
     def __init__(
         self,
-        handlers: Mapping[ServiceType, Mapping[Method, Handler]],
-        delay_next_get: Callable[[int], None] = lambda gets: None,
+        name: str,
+        service_types: Collection[ServiceType],
+        handlers: Mapping[Method, Handler],
+        tls_handlers: Mapping[Method, Handler],
     ) -> None:
-        self.delay_next_get = delay_next_get
+        self.name = name
         self.calls: Counter[int] = Counter()  # by method, since the start
-        self._handlers: dict[tuple[int, int], Handler] = {
-            (service_type, method): handle
-            for service_type, table in handlers.items()
-            for method, handle in table.items()
-        }
+        self._service_types = service_types
+        self._handlers = handlers, tls_handlers
 
-    def answer(self, request: Request) -> Response | Failure | None:
+    def tick(self) -> None:
+        """Run the timers that are due by the clock."""
+
+    def delay_next_get(self, gets: int) -> None:
+        """Let the next get take effect when `gets` more gets have begun; only brokers support it."""
+
+    def answer(self, request: Request, *, tls: bool = False) -> Response | Failure | None:
         """Return the reply; None when the server does not answer, as for a request without any time left."""
         self.calls[request.method] += 1
         try:
-            return self._answer(request)
+            return self._answer(request, tls)
         except ProtocolError as error:
             return unreadable(str(error))
         except RefusalError as refusal:
@@ -149,7 +154,7 @@ class Service:
             )
             return bad_shape().failure
 
-    def _answer(self, request: Request) -> Response | Failure | None:
+    def _answer(self, request: Request, tls: bool) -> Response | Failure | None:
         """Answer as the server does: it parses the message by its method, then checks the time and the service."""
         try:
             method = Method(request.method)
@@ -158,7 +163,7 @@ class Service:
         message = parse(REQUESTS[method], request.data)
         if request.timeout_ms <= 0:
             return None
-        handle = self._handlers.get((request.service_type, method))
+        handle = self._handlers[tls].get(method) if request.service_type in self._service_types else None
         if handle is None:
             return Failure("java.lang.Exception", f"service {request.service_type} has no method {request.method}")
         reply = new_reply(method)

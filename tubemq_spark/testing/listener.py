@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.testing.clock import Timers
 from tubemq_spark.testing.dispatch import Service, unreadable
 from tubemq_spark.testing.faults import Effect, Fault, Faults
 from tubemq_spark.testing.port import Connection, Host, Port, TLSFiles
@@ -19,24 +18,20 @@ from tubemq_spark.testing.port import Connection, Host, Port, TLSFiles
 WRITE_AT = 256 * 1024  # bytes of answers that one write sends; the transport may then pause a connection
 
 
-@dataclass(frozen=True)
-class Node:
-    """One server as its connections use it: the service, the timers, and the name in the conditions of faults."""
-
-    name: str
-    service: Service
-    tick: Callable[[], None]
-    after: Callable[[float, Callable[[], None]], None]  # on the cluster's clock
-
-
 class Listener(Port):
     """A port that serves TubeMQ's requests, and the connections to it."""
 
-    def __init__(self, node: Node, host: Host, faults: Faults, framing: Framing, tls: TLSFiles | None = None) -> None:
-        super().__init__(node.name, host, tls)
-        self.node = node
-        self.framing = framing
+    def __init__(
+        self, service: Service, host: Host, timers: Timers, faults: Faults, framing: Framing, tls: TLSFiles | None
+    ) -> None:
+        super().__init__(service.name, host, tls)
+        self.service = service
+        self.timers = timers
         self.faults = faults
+        self.framing = framing
+
+    def answer(self, request: Request) -> Response | Failure | None:
+        return self.service.answer(request, tls=self.tls_context is not None)
 
     def connect(self) -> Connection:
         return _Connection(self)
@@ -80,7 +75,7 @@ class _Connection(Connection):
         self._resume_requests()
 
     def _resume_requests(self) -> None:
-        self._listener.node.tick()
+        self._listener.service.tick()
         while self._waiting and self._transport is not None and not (self._held or self._silent or self._paused):
             self._handle(self._waiting.popleft())
             if len(self._unsent) >= WRITE_AT:
@@ -93,19 +88,18 @@ class _Connection(Connection):
             self._transport.write(unsent)
 
     def _handle(self, frame: Frame) -> None:
-        node = self._listener.node
         try:
             request = decode_request(frame.body)
         except ProtocolError as error:
             self._unsent += self._encode(frame, unreadable(str(error), ended=isinstance(error.__cause__, EOFError)))
             return
-        fault = self._listener.faults.fault_on(node.name, request)
+        fault = self._listener.faults.fault_on(self._listener.name, request)
         if fault is None:
-            self._unsent += self._encode(frame, node.service.answer(request))
+            self._unsent += self._encode(frame, self._listener.answer(request))
         elif delay := fault.effect.delay:
             self._held = True
             too_late = delay * 1000 > request.timeout_ms
-            node.after(delay, lambda: self._resume(frame, request, fault, too_late))
+            self._listener.timers.after(delay, lambda: self._resume(frame, request, fault, too_late))
         else:
             self._handle_with(frame, request, fault)
 
@@ -138,9 +132,9 @@ class _Connection(Connection):
                 return b""
         reply: Response | Failure | None = None
         if effect.delay_by_gets:
-            self._listener.node.service.delay_next_get(effect.delay_by_gets)
+            self._listener.service.delay_next_get(effect.delay_by_gets)
         if effect.work:
-            reply = self._listener.node.service.answer(request)
+            reply = self._listener.answer(request)
         if effect.reply is not None:
             reply = effect.reply(request)
         if effect.after is not None:

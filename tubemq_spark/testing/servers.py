@@ -15,9 +15,8 @@ from tubemq_spark.testing.broker.web_api import BrokerWebApi
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock, Timers
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.dispatch import Service
 from tubemq_spark.testing.faults import Faults
-from tubemq_spark.testing.listener import Listener, Node
+from tubemq_spark.testing.listener import Listener
 from tubemq_spark.testing.master.service import MasterService
 from tubemq_spark.testing.master.web_api import MasterWebApi, TopicChange
 from tubemq_spark.testing.port import HOST, Host, Port, TLSFiles
@@ -85,10 +84,9 @@ class Servers:
     def open(self, masters: int, brokers: int, port: int, web_port: int) -> None:
         """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
         for number in range(1, masters + 1):
-            service = MasterService(self.catalog)
+            service = MasterService(number, self.catalog)
             service.access.standby = number > 1
-            web = MasterWebApi(self, number)
-            self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service, web))
+            self.masters.append(self._server(service, MasterWebApi(self, number)))
         self.masters[0].plain.port = port
         self.masters[0].web.port = web_port
         for _ in range(brokers):
@@ -113,11 +111,9 @@ class Servers:
     def activity(self) -> Activity:
         """Return what the servers have done since their start."""
         ports = [port for server in self._all for port in (server.plain, server.tls) if port is not None]
-        # A service of TLS may be that of the plain port.
-        services = dict.fromkeys(port.node.service for port in ports)
         calls: Counter[str] = Counter()
-        for service in services:
-            for method, count in service.calls.items():
+        for server in self._all:
+            for method, count in server.service.calls.items():
                 calls[_NAMES.get(method, str(method))] += count
         brokers = [server.service for server in self.brokers.values()]
         messages = {
@@ -154,8 +150,7 @@ class Servers:
     def add_broker(self) -> int:
         broker_id = len(self.brokers) + 1
         service = BrokerService(broker_id, HOST, self.catalog)
-        web = BrokerWebApi(service, self.catalog)
-        server = self._server(f"broker {broker_id}", service, service.service, service.service, web)
+        server = self._server(service, BrokerWebApi(service, self.catalog))
         server.open()
         self.brokers[broker_id] = server
         tls_port = None if server.tls is None else server.tls.port
@@ -177,10 +172,9 @@ class Servers:
             self.catalog.topics.pop(topic, None)
         self.broker(broker_id).service.stores.drop_topic(topic)
 
-    def _server(self, name: str, service: T, plain: Service, tls: Service, web: WebApi) -> Server[T]:
-        def listener(handlers: Service, files: TLSFiles | None) -> Listener:
-            node = Node(name, handlers, service.tick, self.timers.after)
-            return Listener(node, self.host, self._faults, self._framing, files)
+    def _server(self, service: T, web: WebApi) -> Server[T]:
+        def listener(files: TLSFiles | None) -> Listener:
+            return Listener(service, self.host, self.timers, self._faults, self._framing, files)
 
-        secure = None if self._tls is None else listener(tls, self._tls)
-        return Server(service, listener(plain, None), secure, WebPort(name, self.host, web))
+        secure = None if self._tls is None else listener(self._tls)
+        return Server(service, listener(None), secure, WebPort(service.name, self.host, web))

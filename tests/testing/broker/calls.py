@@ -38,7 +38,7 @@ class BrokerBench(Bench):
 
     def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
         request = Request(ServiceType.BROKER_READ, METHODS[type(message)], 1000, message.SerializePartialToString())
-        return self.broker.service.answer(request)
+        return self.broker.answer(request)
 
     def tick(self) -> None:
         self.broker.tick()

@@ -75,15 +75,14 @@ class MasterBench(Bench):
             brokers={1: BrokerEntry(1, "10.0.0.1", 8123), 2: BrokerEntry(2, "10.0.0.2", 8200, tls_port=8201)},
             topics={"a": {1: TopicLayout(3, 1), 2: TopicLayout(2, 2)}, "b": {1: TopicLayout(1, 1)}},
         )
-        self.master = MasterService(self.catalog)
+        self.master = MasterService(1, self.catalog)
 
     def tick(self) -> None:
         self.master.tick()
 
     def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
-        service = self.master.tls_service if tls else self.master.service
         request = Request(ServiceType.MASTER, METHODS[type(message)], 1000, message.SerializePartialToString())
-        return service.answer(request)
+        return self.master.answer(request, tls=tls)
 
     # -- calls with their required fields, which a test may change
 

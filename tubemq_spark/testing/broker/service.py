@@ -76,7 +76,7 @@ class MessageIds:
         self._offset += _RESTART
 
 
-class BrokerService:
+class BrokerService(Service):
     """One broker of the cluster. Its files survive a crash, its memory does not."""
 
     def __init__(self, broker_id: int, host: str, catalog: Catalog) -> None:
@@ -93,16 +93,19 @@ class BrokerService:
         self._tick_due = Period(clock, _TICK)
         self._history_due = Period(clock, config.group_offset_scan_dur)
         self._message_ids = MessageIds(clock, config.message_id_phase)
-        # The broker publishes one object under both service types, so either type reaches all methods.
-        methods: dict[Method, Handler] = {
+        handlers: dict[Method, Handler] = {
             Method.PARTITION_REGISTER: self._register_or_unregister,
             Method.PARTITION_HEARTBEAT: self._heartbeat,
             Method.GET_MESSAGE: self._read,
             Method.COMMIT_OFFSET: self._commit,
             Method.SEND_MESSAGE: self._send,
         }
-        service_types = {ServiceType.BROKER_READ: methods, ServiceType.BROKER_WRITE: methods}
-        self.service = Service(service_types, self.offsets.delay_next_get)
+        # The broker publishes one object under both service types, so either type reaches all methods.
+        service_types = ServiceType.BROKER_READ, ServiceType.BROKER_WRITE
+        super().__init__(f"broker {broker_id}", service_types, handlers, handlers)
+
+    def delay_next_get(self, gets: int) -> None:
+        self.offsets.delay_next_get(gets)
 
     def crash(self) -> None:
         """Lose what is in memory: unflushed messages, positions that were not written, claims."""
@@ -125,7 +128,6 @@ class BrokerService:
         self._message_ids.restart()
 
     def tick(self) -> None:
-        """Run the timers that are due by the clock."""
         if not self._tick_due.is_due():
             return
         now = self._clock.now()

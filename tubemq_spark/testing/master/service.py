@@ -21,13 +21,13 @@ from tubemq_spark.testing.master.producers import Producers
 from tubemq_spark.testing.master.server_balance import ServerBalance
 
 
-class MasterService:
-    """One master. `service` answers plain requests, `tls_service` those over TLS, with the brokers' TLS ports.
+class MasterService(Service):
+    """One master. It answers requests over TLS with the brokers' TLS ports.
 
     Masters of one cluster share only the catalog.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, number: int, catalog: Catalog) -> None:
         self._catalog = catalog
         self.access = AccessCheck(catalog)
         self._lists = MetadataLists(catalog)
@@ -36,8 +36,8 @@ class MasterService:
         self._client_balance = ClientBalance(self.access, self._groups, self._lists, catalog)
         self._server_balance = ServerBalance(self.access, self._groups, self._lists, catalog)
         self._rebalance_due = self._first_rebalance()
-        self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
-        self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
+        handlers, tls_handlers = self._methods(tls=False), self._methods(tls=True)
+        super().__init__(f"master {number}", [ServiceType.MASTER], handlers, tls_handlers)
 
     def tick(self) -> None:
         """Remove clients without heartbeats once a second, and rebalance when it is due."""
@@ -64,7 +64,7 @@ class MasterService:
         config = self._catalog.config
         return Period(self._catalog.clock, config.consumer_balance_period, config.first_balance_delay)
 
-    def _handlers(self, tls: bool) -> Mapping[Method, Handler]:
+    def _methods(self, tls: bool) -> Mapping[Method, Handler]:
         producers, groups = self._producers, self._groups
         server, client = self._server_balance, self._client_balance
         return {
