@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation of the parameters of requests (wire: PBParameterUtils).
 
-Each function returns the cleaned value, or raises `DeclinedError` with the server's own text.
+Each function returns the cleaned value, or raises `DeclinedError` with the server's own text. For texts of
+a wrong shape some raise `RefusalError`, as a handler that threw. `protocol.metadata` has the forms that a client reads.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from enum import Enum
 
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID, OFFSET_HISTORY
 from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.testing.catalog import GroupRules
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape
@@ -130,6 +132,36 @@ def check_rules(
     for topic in controlled:
         if (topic, group) in rules.filters:
             _check_filters(rules.filters[topic, group], f"[Restricted Group] {client_id} : ", group, topic, filters)
+
+
+def parse_partition_info(text: str) -> tuple[Broker, Partition]:
+    """Parse `brokerId:host:port#topic:partitionId`; `RefusalError` for other shapes, as from a handler that threw."""
+    try:
+        at, claim = text.split("#")[:2]
+        broker_id, host, port = at.split(":")[:3]
+        topic, partition_id = claim.split(":")[:2]
+        broker = Broker(parse_long(broker_id), Address(host, parse_long(port)))
+        return broker, Partition(broker.broker_id, topic, parse_long(partition_id))
+    except ValueError as error:
+        raise bad_shape() from error
+
+
+def parse_subscribe_info(text: str) -> tuple[Broker, Partition]:
+    """Parse `clientId@group#brokerId:host:port#topic:partitionId` (wire: SubscribeInfo)."""
+    member, _, info = text.partition("#")
+    if "@" not in member:
+        raise bad_shape()
+    return parse_partition_info(info)
+
+
+def parse_held_partitions(text: str) -> list[Partition]:
+    """Parse `topic#brokerId:partitionId,…` of a V2 report."""
+    try:
+        topic, items = text.split("#")[:2]
+        pairs = [item.split(":")[:2] for item in items.rstrip(",").split(",")]
+        return [Partition(parse_long(broker_id), topic, parse_long(partition_id)) for broker_id, partition_id in pairs]
+    except ValueError as error:
+        raise bad_shape() from error
 
 
 def _check_filters(

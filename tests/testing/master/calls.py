@@ -15,7 +15,7 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import REPLIES, REQUESTS
 from tubemq_spark.testing.master.service import MasterService
-from tubemq_spark.testing.text_forms import parse_subscribe_info
+from tubemq_spark.testing.request_checks import parse_subscribe_info
 
 NOTHING_KNOWN = -2
 

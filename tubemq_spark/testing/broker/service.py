@@ -32,8 +32,7 @@ from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import DeclinedError, Handler, Service, bad_request, optional
 from tubemq_spark.testing.java import filter_code, is_blank, trim
-from tubemq_spark.testing.request_checks import Field, required_text
-from tubemq_spark.testing.text_forms import parse_partition_info
+from tubemq_spark.testing.request_checks import Field, parse_partition_info, required_text
 
 _SECOND = 1_000_000_000
 _WAVE = 1 << 42  # nanoseconds

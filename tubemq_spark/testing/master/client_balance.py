@@ -22,8 +22,7 @@ from tubemq_spark.testing.java import hash_order, is_blank
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.request_checks import check_rules, consumer_topics, topic_filters
-from tubemq_spark.testing.text_forms import parse_held_partitions
+from tubemq_spark.testing.request_checks import check_rules, consumer_topics, parse_held_partitions, topic_filters
 
 
 @dataclass(eq=False)
@@ -52,7 +51,7 @@ class ClientBalance:
         report = request.subRepInfo
         reported = _reported(report)
         group, member = self._find(group_name, client_id)
-        member.learn(_from_max_id(request.opsTaskInfo), optional(report, "lstAssignedTime"))
+        member.learn(optional(request.opsTaskInfo, "csmFrmMaxOffsetCtrlId"), optional(report, "lstAssignedTime"))
         if report.reportSubInfo:
             self._groups.held[client_id] = self._holding(reported)
         self._add_brokers(reply, optional(report, "brokerConfigId"), tls)
@@ -96,7 +95,7 @@ class ClientBalance:
             tls,
             request.sourceCount,
             node_id=request.nodeId,
-            from_max_id=_from_max_id(request.opsTaskInfo),
+            from_max_id=optional(request.opsTaskInfo, "csmFrmMaxOffsetCtrlId"),
             assigned_at=optional(request.subRepInfo, "lstAssignedTime"),
         )
         return member, reported
@@ -164,8 +163,3 @@ def _reported(report: master_pb.ClientSubRepInfo) -> list[Partition]:
     """Return the partitions that the member holds; `RefusalError` for texts of a wrong shape."""
     texts = report.partSubInfo if report.reportSubInfo else ()
     return [one for text in texts if not is_blank(text) for one in parse_held_partitions(text)]
-
-
-def _from_max_id(known: master_pb.OpsTaskInfo) -> int:
-    order: int = optional(known, "csmFrmMaxOffsetCtrlId")
-    return order if order >= 0 else UNKNOWN_ID

@@ -21,8 +21,13 @@ from tubemq_spark.testing.master.assignment import Shares, bound_shares, change,
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.request_checks import check_rules, consumer_topics, required_partitions, topic_filters
-from tubemq_spark.testing.text_forms import parse_subscribe_info
+from tubemq_spark.testing.request_checks import (
+    check_rules,
+    consumer_topics,
+    parse_subscribe_info,
+    required_partitions,
+    topic_filters,
+)
 
 _MAX_DELAYS = 10  # rebalances that skip a group because its members have not reported their orders
 
