@@ -119,31 +119,28 @@ class _Acceptor:
         self._port = port
         self._loop = loop
         self._sockets = sockets
-        self._listening: socket.socket | None = None
-        self._reserved: socket.socket | None = None  # bound but not listening: keeps the port and refuses connections
+        self._socket: socket.socket | None = None  # while it does not listen, it keeps the port and refuses connections
         self._handshakes: set[asyncio.Task[Any]] = set()
 
     def open(self) -> None:
         try:
-            if self._reserved is None:
-                self._reserved = self._bind()
-            self._reserved.listen(1024)
+            if self._socket is None:
+                self._socket = self._bind()
+            self._socket.listen(1024)
         except OSError as error:
             raise OSError(
                 error.errno, f"{self._port.name} cannot listen on {self._port.address}: {error.strerror}"
             ) from error
-        self._listening, self._reserved = self._reserved, None
-        self._port.port = self._listening.getsockname()[1]
-        self._loop.add_reader(self._listening, self._accept, self._listening)
+        self._port.port = self._socket.getsockname()[1]
+        self._loop.add_reader(self._socket, self._accept, self._socket)
 
     def close(self) -> None:
-        if self._listening is None:
-            return
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
-        self._listening = None
+        assert self._socket is not None  # a port closes only after it has opened
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
         with suppress(OSError):  # another program took the port: `open` will report it
-            self._reserved = self._bind()
+            self._socket = self._bind()
 
     def _bind(self) -> socket.socket:
         bound = socket.socket()
