@@ -7,16 +7,15 @@ a wrong shape some raise `RefusalError`, as a handler that threw. `protocol.meta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from enum import Enum
 
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID, OFFSET_HISTORY
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
-from tubemq_spark.testing.catalog import GroupRules
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import DeclinedError, bad_request, bad_shape
-from tubemq_spark.testing.java import hash_order, is_blank, list_text, map_text, parse_long, set_text, split, trim
+from tubemq_spark.testing.java import is_blank, parse_long, set_text, split, trim
 
 _MAX_TOPICS = 1024
 _PARTITION_OFFSETS = "[Parameter error] unformatted Partition-Offset value : {} must be aa:bbb:ccc=val1,ddd:eee:ff=val2"
@@ -108,32 +107,6 @@ def required_partitions(text: str, topics: Collection[str]) -> dict[str, int]:
     return offsets
 
 
-def check_rules(
-    rules: GroupRules,
-    release: Release,
-    group: str,
-    client_id: str,
-    topics: Iterable[str],
-    filters: Mapping[str, Collection[str]],
-) -> None:
-    """Apply the administrators' access rules to a consumer (wire: DefaultMetaDataService)."""
-    topics = hash_order(topics)
-    if strange := [topic for topic in hash_order(filters) if topic not in topics]:
-        raise bad_request(f"Filter's Topic not subscribed :{list_text(strange)}")
-    controlled = [topic for topic in topics if topic in rules.authorised_topics]
-    forbidden = [topic for topic in controlled if not rules.may_consume.get((topic, group))]
-    if forbidden:
-        space = " " if release is Release.V1_2 else ""
-        raise DeclinedError(
-            ErrCode.CONSUME_GROUP_FORBIDDEN,
-            f"[unAuthorized Group] {client_id}'s consumerGroup not authorized by administrator, "
-            f"unAuthorizedTopics{space}: {set_text(forbidden)}",
-        )
-    for topic in controlled:
-        if (topic, group) in rules.filters:
-            _check_filters(rules.filters[topic, group], f"[Restricted Group] {client_id} : ", group, topic, filters)
-
-
 def parse_partition_info(text: str) -> tuple[Broker, Partition]:
     """Parse `brokerId:host:port#topic:partitionId`; `RefusalError` for other shapes, as from a handler that threw."""
     try:
@@ -162,22 +135,6 @@ def parse_held_partitions(text: str) -> list[Partition]:
         return [Partition(parse_long(broker_id), topic, parse_long(partition_id)) for broker_id, partition_id in pairs]
     except ValueError as error:
         raise bad_shape() from error
-
-
-def _check_filters(
-    allowed: Collection[str], who: str, group: str, topic: str, filters: Mapping[str, Collection[str]]
-) -> None:
-    asked = filters.get(topic, ())
-    strange = [item for item in asked if item not in allowed]
-    if not allowed:
-        text = f"{group} not allowed to consume any data of topic {topic}"
-    elif not asked:
-        text = f"{group} must set the filter conditions of topic {topic}"
-    elif strange:
-        text = f"unAuthorized filter conditions {map_text({topic: strange})}"
-    else:
-        return
-    raise DeclinedError(ErrCode.CONSUME_CONTENT_FORBIDDEN, who + text)
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:

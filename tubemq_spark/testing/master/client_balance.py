@@ -19,10 +19,10 @@ from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import DeclinedError, bad_request, optional
 from tubemq_spark.testing.java import hash_order, is_blank
-from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member, check_rules
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
-from tubemq_spark.testing.request_checks import check_rules, consumer_topics, parse_held_partitions, topic_filters
+from tubemq_spark.testing.request_checks import consumer_topics, parse_held_partitions, topic_filters
 
 
 @dataclass(eq=False)
@@ -85,7 +85,6 @@ class ClientBalance:
         if is_old:
             self._access.check_active(client_id)
         reported = _reported(request.subRepInfo)
-        check_rules(self._catalog.rules, self._catalog.config.release, group, client_id, topics, filters)
         member = Member(
             client_id,
             group,
@@ -98,6 +97,7 @@ class ClientBalance:
             from_max_id=optional(request.opsTaskInfo, "csmFrmMaxOffsetCtrlId"),
             assigned_at=optional(request.subRepInfo, "lstAssignedTime"),
         )
+        check_rules(self._catalog.rules, self._catalog.config.release, member)
         return member, reported
 
     def _add_brokers(

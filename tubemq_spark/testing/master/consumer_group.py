@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One consumer group of a master: its members, and the settings that all members must share.
+"""One consumer group of a master: its members, the settings that all members must share, and access rules.
 
 wire: ConsumeGroupInfo, ConsumerInfo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.testing.catalog import GroupRules
 from tubemq_spark.testing.config import Release
-from tubemq_spark.testing.dispatch import DeclinedError
-from tubemq_spark.testing.java import hash_order, map_text, set_text
+from tubemq_spark.testing.dispatch import DeclinedError, bad_request
+from tubemq_spark.testing.java import hash_order, list_text, map_text, set_text
 
 _DIFFERS = "is inconsistency with other consumers in the group"
 _SAME = {
@@ -164,6 +165,39 @@ class ConsumerGroup:
                     ErrCode.CLIENT_DUPLICATE_INDEXID,
                     f"{who}'s nodeId value({member.node_id}) is occupied by {client_id}{value} in the group!",
                 )
+
+
+def check_rules(rules: GroupRules, release: Release, member: Member) -> None:
+    """Apply the administrators' access rules to a consumer (wire: DefaultMetaDataService)."""
+    group, topics = member.group, hash_order(member.topics)
+    if strange := [topic for topic in hash_order(member.filters) if topic not in topics]:
+        raise bad_request(f"Filter's Topic not subscribed :{list_text(strange)}")
+    controlled = [topic for topic in topics if topic in rules.authorised_topics]
+    forbidden = [topic for topic in controlled if not rules.may_consume.get((topic, group))]
+    if forbidden:
+        space = " " if release is Release.V1_2 else ""
+        raise DeclinedError(
+            ErrCode.CONSUME_GROUP_FORBIDDEN,
+            f"[unAuthorized Group] {member.client_id}'s consumerGroup not authorized by administrator, "
+            f"unAuthorizedTopics{space}: {set_text(forbidden)}",
+        )
+    for topic in controlled:
+        if (topic, group) in rules.filters:
+            _check_restriction(rules.filters[topic, group], member, topic)
+
+
+def _check_restriction(allowed: Collection[str], member: Member, topic: str) -> None:
+    asked = member.filters.get(topic, ())
+    strange = [item for item in asked if item not in allowed]
+    if not allowed:
+        text = f"{member.group} not allowed to consume any data of topic {topic}"
+    elif not asked:
+        text = f"{member.group} must set the filter conditions of topic {topic}"
+    elif strange:
+        text = f"unAuthorized filter conditions {map_text({topic: strange})}"
+    else:
+        return
+    raise DeclinedError(ErrCode.CONSUME_CONTENT_FORBIDDEN, f"[Restricted Group] {member.client_id} : {text}")
 
 
 def _java_text(value: object) -> str:

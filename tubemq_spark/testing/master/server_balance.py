@@ -18,11 +18,10 @@ from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.dispatch import bad_request, optional
 from tubemq_spark.testing.java import hash_order, is_blank, trim
 from tubemq_spark.testing.master.assignment import Shares, bound_shares, change, first_shares, next_shares
-from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member, check_rules
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding, add_flow_rules
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.request_checks import (
-    check_rules,
     consumer_topics,
     parse_subscribe_info,
     required_partitions,
@@ -118,7 +117,6 @@ class ServerBalance:
                 raise bad_request("[Parameter error] totalSourceCount must over zero!")
         if is_old:
             self._access.check_active(client_id)
-        check_rules(self._catalog.rules, self._release, group, client_id, topics, filters)
         member = Member(
             client_id,
             group,
@@ -131,6 +129,7 @@ class ServerBalance:
             select_big=optional(request, "selectBig", True),
             offsets=offsets,
         )
+        check_rules(self._catalog.rules, self._release, member)
         return member, held
 
     def _members_with(self, client_id: str) -> list[str]:
