@@ -24,6 +24,8 @@ from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding,
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.request_checks import consumer_topics, parse_held_partitions, topic_filters
 
+_Reply = master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2 | master_pb.GetPartMetaResponseM2C
+
 
 @dataclass(eq=False)
 class ClientBalance:
@@ -41,7 +43,7 @@ class ClientBalance:
         member, reported = self._check(request, tls)
         group = self._groups.join(member, not_allocated=False)
         member = group.members[member.client_id]
-        self._groups.held[member.client_id] = self._holding(reported) if request.subRepInfo.reportSubInfo else {}
+        self._groups.held[member.client_id] = self._holding(reported)
         self._add_brokers(reply, optional(request.subRepInfo, "brokerConfigId"), tls)
         self._add_settings(request, reply, group, member)
 
@@ -100,12 +102,7 @@ class ClientBalance:
         check_rules(self._catalog.rules, self._catalog.config.release, member)
         return member, reported
 
-    def _add_brokers(
-        self,
-        reply: master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2 | master_pb.GetPartMetaResponseM2C,
-        known: int,
-        tls: bool,
-    ) -> None:
+    def _add_brokers(self, reply: _Reply, known: int, tls: bool) -> None:
         """Add the id of the broker list, and the list if the client knows another one."""
         reply.brokerConfigId, texts = self._lists.brokers(tls)
         if reply.brokerConfigId != known:

@@ -11,6 +11,8 @@ from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.request_checks import Field, producer_topics
 
+_Request = master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M
+_Reply = master_pb.RegisterResponseM2P | master_pb.HeartResponseM2P
 _NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without a default flow rule
 
 
@@ -54,7 +56,7 @@ class Producers:
     def forget(self) -> None:
         self._heartbeats.clear()
 
-    def _check(self, request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M) -> tuple[str, tuple[str, ...]]:
+    def _check(self, request: _Request) -> tuple[str, tuple[str, ...]]:
         self._access.check_credentials(request.authInfo, produce=True)
         client_id = self._access.text(Field.CLIENT_ID, request.clientId)
         self._access.text(Field.HOST_NAME, request.hostName)
@@ -62,11 +64,7 @@ class Producers:
         self._access.check_active(client_id)
         return client_id, topics
 
-    def _authorize(
-        self,
-        request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M,
-        reply: master_pb.RegisterResponseM2P | master_pb.HeartResponseM2P,
-    ) -> None:
+    def _authorize(self, request: _Request, reply: _Reply) -> None:
         """Add the token and the cluster's settings; the reply has them even if the producer did not ask.
 
         The size is missing when the producer knows these settings, or knows none and they were never changed.

@@ -28,6 +28,8 @@ from tubemq_spark.testing.request_checks import (
     topic_filters,
 )
 
+_Request = master_pb.RegisterRequestC2M | master_pb.HeartRequestC2M
+_Reply = master_pb.RegisterResponseM2C | master_pb.HeartResponseM2C
 _MAX_DELAYS = 10  # rebalances that skip a group because its members have not reported their orders
 
 
@@ -95,9 +97,9 @@ class ServerBalance:
 
     def restart(self) -> None:
         """Behave as a new process."""
+        self.forget()
         self._rebalances = 0
         self._is_first_rebalance = True
-        self._delays.clear()
 
     def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, Holding]:
         client_id, group = self._access.new_consumer(request)
@@ -188,12 +190,7 @@ class ServerBalance:
         assert broker is not None  # assigned partitions are on running brokers
         return f"{member.client_id}@{member.group}#{partition_info(broker, partition)}"
 
-    def _add_settings(
-        self,
-        request: master_pb.RegisterRequestC2M | master_pb.HeartRequestC2M,
-        reply: master_pb.RegisterResponseM2C | master_pb.HeartResponseM2C,
-        group: ConsumerGroup,
-    ) -> None:
+    def _add_settings(self, request: _Request, reply: _Reply, group: ConsumerGroup) -> None:
         """Add the token, and flow rules for clients whose request names the id of a known rule, or of none."""
         reply.authorizedInfo.CopyFrom(self._access.authorized())
         reply.notAllocated = group.not_allocated
