@@ -341,11 +341,9 @@ class EmbeddedTubeMQ(Administration):
             raise ConfigError("a call goes to a broker or to a master: name one of them")
         server = None
         if broker is not None:
-            self._servers.broker(broker)
-            server = f"broker {broker}"
+            server = self._servers.broker(broker).service.name
         elif master is not None:
-            self._servers.master(master)
-            server = f"master {master}"
+            server = self._servers.master(master).service.name
         name = method.name.lower() if isinstance(method, Method) else method
         return Calls(self._faults, Conditions(name, server, client, group, topic, partition, nth, times))
 

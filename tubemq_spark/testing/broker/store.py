@@ -90,7 +90,7 @@ class Store:
         self._clock = clock
         self._segments = [_Part(0, clock.now())]
         self._block = _Part(0, clock.now())  # messages that are not in the files yet
-        self._data_end = 0  # of the data file and the block
+        self.max_data_offset = 0  # the end of the data file and the block
         self._committed = 0
         self._last_commit = clock.now()
         self._memory_due = Period(clock, _MEMORY_FLUSH_PERIOD)
@@ -121,10 +121,6 @@ class Store:
         return self._block.end * UNIT
 
     @property
-    def max_data_offset(self) -> int:
-        return self._data_end
-
-    @property
     def segments(self) -> list[int]:
         """Where the index segments begin, in bytes."""
         return [segment.first * UNIT for segment in self._segments]
@@ -149,8 +145,8 @@ class Store:
         if _is_readable(payload, flag):
             message = pb.TransferedMessage(messageId=message_id, checkSum=check_sum, flag=flag, payLoadData=payload)
             wire = pb.GetMessageResponseB2C(messages=[message]).SerializePartialToString()
-        self._data_end += size
-        self._block.entries.append(Entry(partition_id, code, size, self._data_end, wire))
+        self.max_data_offset += size
+        self._block.entries.append(Entry(partition_id, code, size, self.max_data_offset, wire))
         self._block.size += size
         self._stored_bytes += size + ENTRY_BYTES
         self._drop_surplus()
@@ -188,7 +184,7 @@ class Store:
         too_long = self._config.max_msg_size + MESSAGE_SIZE_SLACK
         chunks: list[bytes] = []
         scanned = size = 0
-        read_to = self._data_end
+        read_to = self.max_data_offset
         for entry in rest[: self._memory_scan]:
             scanned += 1
             if entry.partition_id != partition_id or entry.size > too_long:
@@ -256,7 +252,7 @@ class Store:
     def crash(self) -> None:
         """Lose the memory block."""
         self._stored_bytes -= self._block.held_bytes
-        self._data_end -= self._block.size
+        self.max_data_offset -= self._block.size
         self._begin_block()
         self._commit()
 
