@@ -14,7 +14,7 @@ from tubemq_spark.protocol.metadata import TOPIC_NAME
 from tubemq_spark.testing.broker.flow_control import parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
-from tubemq_spark.testing.catalog import Catalog, FlowRule, TopicLayout
+from tubemq_spark.testing.catalog import FlowRule, TopicLayout
 from tubemq_spark.testing.servers import Server, Servers
 
 A = TypeVar("A", bound="Administration")
@@ -37,6 +37,7 @@ class Administration:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+        self._catalog = servers.catalog
         self._spread = itertools.count()  # for the round-robin of `_target`
         self._rule_ids = itertools.count(1)  # of flow rules and of orders to consume from the latest
 
@@ -153,10 +154,6 @@ class Administration:
             self._catalog.default_flow = rule
         else:
             self._catalog.group_flows[group] = rule
-
-    @property
-    def _catalog(self) -> Catalog:
-        return self._servers.catalog
 
     def _on_thread(self, function: Callable[[], T]) -> T:
         return self._servers.host.call(function)

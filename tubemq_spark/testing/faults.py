@@ -137,7 +137,13 @@ class Calls:
 
     def fail(self, code: int, text: str = "") -> Fault:
         """Answer with an error code (`ErrCode`) without executing the request."""
-        return self._add(Effect(work=False, reply=answer_with(code, text)))
+
+        def reply(request: Request) -> Response:
+            message = new_reply(Method(request.method))
+            set_status(message, code, text or code_name(code))
+            return Response(request.method, message.SerializeToString())
+
+        return self._add(Effect(work=False, reply=reply))
 
     def throw(self, exception_name: str, text: str = "") -> Fault:
         """Answer with a Java exception without executing the request."""
@@ -232,17 +238,6 @@ class Faults:
             return None
         met = (rule for rule in self._rules if rule.meets(server, name, fields))
         return next((rule for rule in met if not rule.effect.passes), None)
-
-
-def answer_with(code: int, text: str) -> Callable[[Request], Response]:
-    """Return a function that makes a reply of the request's kind with an error code."""
-
-    def reply(request: Request) -> Response:
-        message = new_reply(Method(request.method))
-        set_status(message, code, text or code_name(code))
-        return Response(request.method, message.SerializeToString())
-
-    return reply
 
 
 def _invert(frame: bytes, at: int) -> bytes:

@@ -47,16 +47,10 @@ class _Connection(Connection):
         self._waiting: deque[Frame] = deque()
         self._held = False  # by a delayed request
         self._silent = False
-        self._paused = False  # by a peer that does not read its answers
         self._unsent = bytearray()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._paused = True
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._paused = False
         if self._transport is not None:
             self._resume_requests()
 

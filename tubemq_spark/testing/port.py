@@ -27,6 +27,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, port: Port) -> None:
         self._port = port
         self._times_closed = port.times_closed
+        self._paused = False  # by a peer that does not read its answers
         self._transport: asyncio.Transport | None = None  # None before the handshake has ended, and after an abort
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a host has no others
@@ -37,10 +38,12 @@ class Connection(asyncio.Protocol):
         self._port.connections[self] = None
 
     def pause_writing(self) -> None:
+        self._paused = True
         if self._transport is not None:
             self._transport.pause_reading()  # back-pressure: a peer that reads no answers may send no requests
 
     def resume_writing(self) -> None:
+        self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tubemq_spark.protocol.constants import BROKER_TLS_PORT, OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import TOPIC_NAME
-from tubemq_spark.testing.catalog import Catalog, TopicLayout
+from tubemq_spark.testing.catalog import TopicLayout
 from tubemq_spark.testing.web_port import Params, Redirect, WebAnswer, WebError, names_in
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class MasterWebApi:
 
     def __init__(self, servers: Servers, number: int) -> None:
         self._servers = servers
+        self._catalog = servers.catalog
+        self._changes = servers.topic_changes
         self._number = number
         self._methods: dict[str, Callable[[Params], WebAnswer]] = {
             "admin_query_topic_info": self._topics,
@@ -214,14 +216,6 @@ class MasterWebApi:
         groups, topics = names_in(params, "groupName"), names_in(params, "topicName")
         self._catalog.rules.may_consume |= {(topic, group): may_consume for topic in topics for group in groups}
         return _data([])
-
-    @property
-    def _catalog(self) -> Catalog:
-        return self._servers.catalog
-
-    @property
-    def _changes(self) -> dict[tuple[str, int], TopicChange]:
-        return self._servers.topic_changes
 
     def _record(self, name: str, broker_id: int) -> TopicChange | None:
         layout = self._catalog.layout(name, broker_id)
