@@ -19,7 +19,7 @@ from tubemq_spark.cli.topics import configure_topic, is_ready, remove_topic
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.errors import AuthError, ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
-from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
 
 Options = dict[str, Any]
 
@@ -93,6 +93,18 @@ def test_a_topic_that_the_pattern_no_longer_matches_is_left_out(start: Start, ca
     stream.run(subscribePattern="t1", failOnDataLoss="false")
     for log_id in ("partition-left-out", "data-loss"):
         assert re.search(option, "".join(logged(caplog, log_id)))
+
+
+@pytest.mark.parametrize("release", [Release.V1_2, Release.V2_5])
+def test_topics_that_the_master_does_not_list_are_logged(
+    start: Start, caplog: pytest.LogCaptureFixture, release: Release
+) -> None:
+    """After a failover, only the HTTP API may know them for a while."""
+    tubemq = start({"t1": 1, "t2": 1}, masters=2, config=ServerConfig(release=release))
+    tubemq.switch_master(lists_fill_after=60.0)
+    assert read_batch(tubemq, **by_pattern(tubemq, "t.")) == []
+    (line,) = logged(caplog, "topics-missing")
+    assert "has no topic t1, t2: group" in line
 
 
 @pytest.mark.parametrize("trigger", ["processingTime", "availableNow"])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from tubemq_spark.client import system
@@ -163,11 +163,7 @@ class ConsumerSession(MasterSession):
                 if not refused or not self._may_lack_topics:
                     raise
                 left_out |= refused
-        if new := left_out - self._left_out:
-            _log.warning(
-                "[topics-missing] the master %s has no topic %s: group %s does without, and asks for it again",
-                self._master.address, ", ".join(sorted(new)), self.group,
-            )  # fmt: skip
+        self._warn_of_missing(left_out - self._left_out)
         if left_out:
             self._registry.keep(topics)
         self._left_out = left_out
@@ -236,6 +232,14 @@ class ConsumerSession(MasterSession):
                 f"the master {self._master.address} knows no topic {', '.join(topics)}. "
                 "Check option 'subscribe', or create the topic"
             )
+        self._warn_of_missing(topics)
+
+    def _warn_of_missing(self, topics: Collection[str]) -> None:
+        if topics:
+            _log.warning(
+                "[topics-missing] the master %s has no topic %s: group %s does without, and asks for it again",
+                self._master.address, ", ".join(sorted(topics)), self.group,
+            )  # fmt: skip
 
     def _heartbeat(self) -> None:
         report = pb.ClientSubRepInfo(
