@@ -37,6 +37,7 @@ def test_a_visitor_ends_the_claim_of_another_one(cluster: EmbeddedCluster) -> No
             (found,) = Prober(visitor).probe([(HERE, UNIT)]).values()
             assert (found.begin, found.message_ids) == (UNIT, tuple(ids[1:]))
             assert reading.register(cluster, GROUP, HERE, STRANGER).errCode == 410, "the claim is kept"
+        assert one.failures == other.failures == 0, "the broker has answered"
     assert reading.register(cluster, GROUP, HERE, STRANGER).errCode == 200, "the claim was released"
 
 
@@ -47,5 +48,6 @@ def test_a_visit_waits_for_a_foreign_claim_as_long_as_for_a_broker(cluster: Embe
         with pytest.raises(TransportError, match=rf"410.*{STRANGER}.*gave up after 5 s") as raised:
             Prober(visitor).extents([HERE])
         assert raised.value.unserved == {HERE}
+    assert visitor.failures > 1
     assert sum(clock.pauses) == pytest.approx(5.0, abs=0.5)
     assert reading.unregister(cluster, GROUP, HERE, STRANGER).errCode == 200, "the claim was left alone"

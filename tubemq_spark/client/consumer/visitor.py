@@ -34,7 +34,7 @@ class Visitor:
         self._requests = requests
         self._broker_of = broker_of
         self._client_id = new_client_id(_ROLE, self.settings.clock)
-        self.failures = 0  # visits that failed
+        self.failures = 0  # visits that failed, but not because of another visitor
         self._visited: dict[Partition, None] = {}
         self._in_the_way: dict[Partition, str] = {}  # the visitor that holds a partition
 
@@ -64,9 +64,10 @@ class Visitor:
     def failed(self, partition: Partition, error: TransportError) -> None:
         """Record why a visit failed. If another visitor holds the partition, the next visit ends that claim first."""
         _log.info("%s", error)
-        self.failures += 1
         if error.holder.startswith(f"spark_{_ROLE}_"):
             self._in_the_way[partition] = error.holder
+        else:
+            self.failures += 1
 
     def close(self) -> None:
         """Release the claims. This raises nothing and does not wait for long."""
