@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import messages
-from tests.cli.conftest import Run, variables_of
+from tests.cli.conftest import Result, Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED
@@ -79,6 +79,32 @@ def test_a_topic_that_is_created_anew_meanwhile_moves_no_group(
     done = terminal.finish()
     assert done.status == 1
     assert "nothing is moved: " in done.text
+
+
+@pytest.mark.parametrize("command", ["set", "reset"])
+def test_a_place_that_does_not_exist_is_told(own_tubemq: EmbeddedTubeMQ, run: Run, command: str) -> None:
+    own_tubemq.create_topic("u", 1, brokers=[1])
+    for minute in range(4):
+        own_tubemq.send("u", b"a", msg_time=f"20260101120{minute}")
+    own_tubemq.expire("u", keep=2)
+
+    def move(place: str) -> Result:
+        return run(
+            "offsets", command, "my_group", "u", *([f"1:0={place}"] if command == "set" else ["--to", place]), "--yes"
+        )
+
+    done = move("2800")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        "the place 2800 of 1:u:0 lies beyond the end of the store, 112: give an earlier one, or latest" in done.stderr
+    )
+    assert "1:u:0 has no messages before 56 any more: the place is there, not at 28" in move("28").stderr
+    assert (
+        "no message of 1:u:0 is as late as 2062-01-01 00:00:00+00:00: the place is the end" in move("2062-01-01").stderr
+    )
+    assert own_tubemq.group_offset("my_group", "u", 1, 0) == 112
+    for place in ("earliest", "latest", "56", "-1", "2026-01-01T12:03"):
+        assert "the place" not in move(place).stderr
 
 
 def test_a_group_is_reset_to_a_time(named: Cluster, run: Run, group: str) -> None:
@@ -212,7 +238,11 @@ def test_the_sources_of_a_checkpoint_have_names(topic: str, run: Run, group: str
             "the query does not read topic {topic}. Topics of its sources: 1: elsewhere",
         ),
         ([{"{topic}": {"1:0": 0}}] * 2, "v1", "the query has 2 sources of TubeMQ"),
-        ([{"{topic}": {"1:0": 280}}], "v1", "committed 280 of 1:{topic}:0, but the store ends at 56"),
+        (
+            [{"{topic}": {"1:0": 280}}],
+            "v1",
+            "place 280 of 1:{topic}:0 lies beyond the end of the store, 56: the checkpoint is",
+        ),
         ([{"{topic}": {"7:0": 0}}], "v1", "there is no 7:{topic}:0"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, termi
     [
         (["--from-json"], b"{}\n", 0, "line 1: it needs either value or value_base64"),
         (["--from-json"], b'{"value": "a"}\n{"value": "a", "color": "red"}\n', 1, "line 2: unknown fields color"),
-        (["--from-json"], b"nothing\n", 0, "line 1: "),
+        (["--from-json"], b"nothing\n", 0, "line 1: it is not JSON (Expecting value"),
         (["--from-json"], b'{"value": "a", "value": "b"}\n', 0, "line 1: its JSON has a key twice"),
         (
             ["--from-json"],
@@ -101,9 +101,9 @@ def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, termi
         (["--from-json"], b'{"value": "a", "attributes": "text"}\n', 0, "line 1: attributes"),
         (["--from-json"], b'{"value": "a", "attributes": {"a,b": "c"}}\n', 0, "line 1: "),
         (["--from-json"], b'{"value": "a", "key": "\\ud800"}\n', 0, "line 1: "),
-        (["--from-json"], b'{"value_base64": "?"}\n', 0, "line 1: "),
+        (["--from-json"], b'{"value_base64": "?"}\n', 0, "line 1: value_base64 is not base64: "),
         (["--from-json"], b"[" * 100_000 + b"\n", 0, "line 1: it is nested too deeply"),
-        (["--from-json"], b'{"value": "a", "msg_time": "soon"}\n', 0, "line 1: "),
+        (["--from-json"], b'{"value": "a", "msg_time": "soon"}\n', 0, "line 1: msg_time is 'soon'; expected a time"),
         (["--from-json"], b'{"value": "a"}\n{"value": "a", "msg_time": "0001-01-01T00:00+14:00"}\n', 1, "line 2: "),
         (["--key-separator", ":"], b"a:b\n" * 200 + b"no key\nc:d\n", 200, "line 201: it has no key"),
         (["--key-separator", ":"], b"a:b\n\xff:c\nno key\n", 2, "line 3: it has no key"),

@@ -39,6 +39,7 @@ WRONG: dict[tuple[str, ...], list[tuple[list[str], str]]] = {
         (["--partition", "1:99"], "99"),  # also without input
         (["--from-json", "--whole"], "--from-json excludes"),
         (["--key-separator", ""], "--key-separator is empty"),
+        (["--key-separator", ":", "--key", "a"], "give --key or --key-separator, not both"),
         (["-", "/no/such/file"], "/no/such/file"),
         (["/tmp"], "/tmp"),
     ],

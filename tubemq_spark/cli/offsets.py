@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.lag import states_by_group
-from tubemq_spark.cli.moments import EXPECTED, Place, parse_partition, parse_place, place_of
+from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place, place_of
 from tubemq_spark.cli.output import confirm, note, print_line, print_plan, print_result
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
@@ -32,6 +33,7 @@ app = typer.Typer(
     help="Change the positions of a group. The command lag shows them. A Spark query continues from its checkpoint.",
 )
 
+_BEYOND = "give an earlier one, or latest"
 _LOOK = 2.0  # seconds to look for the group, which only a note needs
 
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
@@ -89,15 +91,12 @@ def set_offsets(
             committed.update(committed_positions(checkpoint, topic))
             places.update(committed)
         member.check(places)
-        extents = member.extents()
-        for partition, (_, end) in extents.items():
-            if committed.get(partition, 0) > end:
-                raise ConfigError(
-                    f"the query has committed {committed[partition]} of {partition}, but the store ends at {end}: the "
-                    "checkpoint is of another cluster, or the broker lost messages. Give the positions instead: "
-                    "BROKER:PARTITION=PLACE"
-                )
-        return {one: member.resolve(place, {one: extents[one]})[one] for one, place in places.items()}
+        return _targets(
+            member,
+            places,
+            "the checkpoint is of another cluster, or the broker lost messages. Give the positions instead: "
+            "BROKER:PARTITION=PLACE" if committed else _BEYOND,
+        )  # fmt: skip
 
     topics = sorted({one.topic for one in places})
     member = GroupMember(connection.settings, group, *topics, claim_timeout=wait, zone=parse_zone(time_zone))
@@ -123,7 +122,26 @@ def reset_offsets(
     """
     place = parse_place(to, "--to")
     member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
-    _move(connection, member, lambda reader: reader.resolve(place), yes, as_json)
+    _move(connection, member, lambda one: _targets(one, dict.fromkeys(one.partitions, place), _BEYOND), yes, as_json)
+
+
+def _targets(member: GroupMember, places: Mapping[Partition, Place], beyond: str) -> dict[Partition, int]:
+    """Return the position that each place means, and note where it is not the one that the user named. Raise
+    `ConfigError`, which ends with `beyond`, for a position behind the end of its store."""
+    extents = member.extents()
+    found: dict[Partition, int] = {}
+    for place in dict.fromkeys(places.values()):
+        found |= member.resolve(place, {one: extents[one] for one, at in places.items() if at == place})
+    for one, place in places.items():
+        begin, end = extents[one]
+        if isinstance(place, datetime):
+            if found[one] == end:
+                note(f"no message of {one} is as late as {place}: the place is the end")
+        elif end < place < LATEST:
+            raise ConfigError(f"the place {place} of {one} lies beyond the end of the store, {end}: {beyond}")
+        elif EARLIEST < place < begin:
+            note(f"{one} has no messages before {begin} any more: the place is there, not at {place}")
+    return found
 
 
 def _move(

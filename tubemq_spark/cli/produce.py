@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import select
@@ -103,10 +104,12 @@ def produce(
     """
     if from_json and (whole or key_separator is not None):
         raise ConfigError("--from-json excludes --whole and --key-separator")
+    if key is not None and key_separator is not None:
+        raise ConfigError("give --key or --key-separator, not both")
     try:
-        minute = None if msg_time is None else _minute_of(msg_time)
-    except ValueError:
-        raise ConfigError(f"--time is {msg_time!r}; expected a time such as 2026-11-22T10:00") from None
+        minute = None if msg_time is None else _minute_of(msg_time, "--time")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     key_bytes = None if key is None else key.encode()
     template = Record(b"", key_bytes, msg_type, minute, parse_attributes(attribute) or None)
     target = None if partition is None else parse_partition(partition, topic, "--partition")
@@ -242,7 +245,10 @@ def _json_record(template: Record, line: bytes) -> Record | None:
     `ValueError` or `RecursionError` for a wrong one."""
     if not line.strip():
         return None
-    found: Any = json.loads(line, object_pairs_hook=without_repeats)
+    try:
+        found: Any = json.loads(line, object_pairs_hook=without_repeats)
+    except json.JSONDecodeError as cause:
+        raise ValueError(f"it is not JSON ({cause}); without --from-json a line is a message as it is") from None
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     if unknown := sorted(set(found) - {*_TEXTS, *_IGNORED, "attributes"}):
@@ -259,15 +265,23 @@ def _json_record(template: Record, line: bytes) -> Record | None:
     if not (isinstance(attributes, dict) and all(isinstance(one, str) for one in attributes.values())):
         raise ValueError("attributes are not an object of texts")
     key, time = found.get("key"), found.get("msg_time")
+    try:
+        body = values[0].encode() if "value" in found else b64decode(values[0], validate=True)
+    except binascii.Error as cause:
+        raise ValueError(f"value_base64 is not base64: {cause}") from None
     return Record(
-        values[0].encode() if "value" in found else b64decode(values[0], validate=True),
+        body,
         template.key if key is None else key.encode(),
         found.get("msg_type") or template.msg_type,
-        template.msg_time if time is None else _minute_of(time),
+        template.msg_time if time is None else _minute_of(time, "msg_time"),
         {**(template.attributes or {}), **attributes} or None,
     )
 
 
-def _minute_of(text: str) -> str:
-    """Return a `yyyyMMddHHmm`, or the text of `parse_time`, as the former in UTC. Raises as `parse_time`."""
-    return text if parse_msg_time(text) is not None else format_msg_time(parse_time(text))
+def _minute_of(text: str, name: str) -> str:
+    """Return a `yyyyMMddHHmm`, or the text of `parse_time`, as the former in UTC. Raise `ValueError` that names
+    the time for another text."""
+    try:
+        return text if parse_msg_time(text) is not None else format_msg_time(parse_time(text))
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; expected a time such as 2026-11-22T10:00") from None
