@@ -246,8 +246,8 @@ def http_api_at_another_port(ground: Ground) -> Options:
     return {name: value for name, value in options.items() if name != "subscribe"}
 
 
-@fault("topic", words="no partition that can be read")
-def topic_without_partitions(ground: Ground) -> Options:
+@fault("topic", words="closed for consumers on broker 1, and Spark reads it")
+def topic_closed_for_consumers(ground: Ground) -> Options:
     tubemq = ground.cluster()
     tubemq.close_topic("orders")
     return reading(tubemq)

@@ -32,9 +32,7 @@ S = TypeVar("S", ConsumerSession, ProducerSession)
 
 _CODE = re.compile(r" failed with ([0-9]+) ")
 _GROUP_REFUSED = (Reaction.OTHER_MEMBERS, Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS)
-_NO_PARTITION = (
-    "open the topic for consumers, take the group off the topic's blacklist, or start the brokers of the topic"
-)
+_CLOSED = "nothing if that is intended; otherwise open the topic for consumers"
 
 
 @dataclass
@@ -132,14 +130,15 @@ def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], found: 
     listed = [one for one in layouts.values() if one.topic == topic]
     if not listed:
         return _unknown(topic)
-    readable = [one for one in listed if one.available and one.broker_id in found.brokers]
+    readable = [one for one in listed if one.broker_id in found.brokers]
     found.readable += readable
     count = sum(one.stores * one.partitions for one in readable)
     if not count:
         brokers = ", ".join(str(one.broker_id) for one in listed)
-        return failed(
-            "topic", topic, f"it has no partition that can be read (it is deployed on broker {brokers})", _NO_PARTITION
-        )
+        detail = f"it has no partition that can be read (it is deployed on broker {brokers})"
+        return failed("topic", topic, detail, "start the brokers of the topic")
+    if closed := ", ".join(str(one.broker_id) for one in readable if not one.available):
+        return warning("topic", topic, f"it is closed for consumers on broker {closed}, and Spark reads it", _CLOSED)
     return ok("topic", topic, f"{count} partitions on {len(readable)} brokers")
 
 
