@@ -246,7 +246,7 @@ def http_api_at_another_port(ground: Ground) -> Options:
     return {name: value for name, value in options.items() if name != "subscribe"}
 
 
-@fault("topic", words="closed for consumers on broker 1, and Spark reads it")
+@fault("topic", words="closed on broker 1, and Spark reads it")
 def topic_closed_for_consumers(ground: Ground) -> Options:
     tubemq = ground.cluster()
     tubemq.close_topic("orders")

@@ -96,15 +96,16 @@ def test_a_place_that_does_not_exist_is_told(own_tubemq: EmbeddedTubeMQ, run: Ru
     done = move("2800")
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        "the place 2800 of 1:u:0 lies beyond the end of the store, 112: give an earlier one, or latest" in done.stderr
+        "the place 2800 of 1:u:0 lies beyond the end of the store, 112: give an earlier place, or latest" in done.stderr
     )
-    assert "1:u:0 has no messages before 56 any more: the place is there, not at 28" in move("28").stderr
+    assert "1:u:0 has no messages before 56 any more, so the group moves there instead of to 28" in move("28").stderr
     assert (
-        "no message of 1:u:0 is as late as 2062-01-01 00:00:00+00:00: the place is the end" in move("2062-01-01").stderr
+        "no message of 1:u:0 is as late as 2062-01-01 00:00:00+00:00, so the group moves to the end"
+        in move("2062-01-01").stderr
     )
     assert own_tubemq.group_offset("my_group", "u", 1, 0) == 112
     for place in ("earliest", "latest", "56", "-1", "2026-01-01T12:03"):
-        assert "the place" not in move(place).stderr
+        assert "the group moves" not in move(place).stderr
 
 
 def test_a_group_is_reset_to_a_time(named: Cluster, run: Run, group: str) -> None:

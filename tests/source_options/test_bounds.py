@@ -354,7 +354,19 @@ def test_a_read_within_one_minute_is_logged(
     for minute in ("202601011203", "202601011205"):
         tubemq.send("t", b"a", msg_time=minute)
     assert read_batch(tubemq, "t", startingTimestamp=f"2026-01-01T{begin}", endingTimestamp=f"2026-01-01T{end}") == []
-    assert (["the beginning of its minute" in line for line in caplog.messages].count(True) == 1) is is_told
+    assert (["times are rounded down" in line for line in caplog.messages].count(True) == 1) is is_told
+
+
+@pytest.mark.option("endingTimestamp", "msgTimeZone")
+def test_a_read_within_one_minute_of_a_repeated_hour_is_not_empty(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    tubemq = start({"t": 1})
+    for minute in ("0159", "0215", "0230", "0310"):
+        tubemq.send("t", minute.encode(), msg_time=f"20251026{minute}")
+    given = dict.fromkeys(("startingTimestamp", "endingTimestamp"), "2025-10-26T02:30")
+    assert bodies(read_batch(tubemq, "t", msgTimeZone="Europe/Berlin", **given)) == [b"0215", b"0230"]
+    assert "ending-time-too-early" not in caplog.text
 
 
 @pytest.mark.option("endingTimestamp")

@@ -104,7 +104,7 @@ def test_topics_that_the_master_does_not_list_are_logged(
     tubemq.switch_master(lists_fill_after=60.0)
     assert read_batch(tubemq, **by_pattern(tubemq, "t.")) == []
     (line,) = logged(caplog, "topics-missing")
-    assert "has no topic t1, t2: group" in line
+    assert "lists no topic t1, t2, which group" in line
 
 
 @pytest.mark.parametrize("trigger", ["processingTime", "availableNow"])

@@ -32,7 +32,10 @@ S = TypeVar("S", ConsumerSession, ProducerSession)
 
 _CODE = re.compile(r" failed with ([0-9]+) ")
 _GROUP_REFUSED = (Reaction.OTHER_MEMBERS, Reaction.FIX_CONFIG, Reaction.FIX_CREDENTIALS)
-_CLOSED = "nothing if that is intended; otherwise open the topic for consumers"
+_CLOSED = (
+    "nothing if that is intended; otherwise open the topic for consumers, take the group off the topic's blacklist, or "
+    "start the brokers of the topic"
+)
 
 
 @dataclass
@@ -130,15 +133,13 @@ def _topic(topic: str, layouts: Mapping[tuple[str, int], TopicOnBroker], found: 
     listed = [one for one in layouts.values() if one.topic == topic]
     if not listed:
         return _unknown(topic)
-    readable = [one for one in listed if one.broker_id in found.brokers]
+    readable = [one for one in listed if one.available and one.broker_id in found.brokers]
     found.readable += readable
     count = sum(one.stores * one.partitions for one in readable)
     if not count:
         brokers = ", ".join(str(one.broker_id) for one in listed)
-        detail = f"it has no partition that can be read (it is deployed on broker {brokers})"
-        return failed("topic", topic, detail, "start the brokers of the topic")
-    if closed := ", ".join(str(one.broker_id) for one in readable if not one.available):
-        return warning("topic", topic, f"it is closed for consumers on broker {closed}, and Spark reads it", _CLOSED)
+        detail = f"the master lists it as closed on broker {brokers}, and Spark reads it where a broker serves it"
+        return warning("topic", topic, detail, _CLOSED)
     return ok("topic", topic, f"{count} partitions on {len(readable)} brokers")
 
 

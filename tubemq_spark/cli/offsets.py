@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Change the positions of a group. The command lag shows them. A Spark query continues from its checkpoint.",
 )
 
-_BEYOND = "give an earlier one, or latest"
+_BEYOND = "give an earlier place, or latest"
 _LOOK = 2.0  # seconds to look for the group, which only a note needs
 
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
@@ -133,14 +133,16 @@ def _targets(member: GroupMember, places: Mapping[Partition, Place], beyond: str
     for place in dict.fromkeys(places.values()):
         found |= member.resolve(place, {one: extents[one] for one, at in places.items() if at == place})
     for one, place in places.items():
+        if isinstance(place, int) and extents[one].end < place < LATEST:
+            end = extents[one].end
+            raise ConfigError(f"the place {place} of {one} lies beyond the end of the store, {end}: {beyond}")
+    for one, place in places.items():
         begin, end = extents[one]
         if isinstance(place, datetime):
             if found[one] == end:
-                note(f"no message of {one} is as late as {place}: the place is the end")
-        elif end < place < LATEST:
-            raise ConfigError(f"the place {place} of {one} lies beyond the end of the store, {end}: {beyond}")
+                note(f"no message of {one} is as late as {place}, so the group moves to the end")
         elif EARLIEST < place < begin:
-            note(f"{one} has no messages before {begin} any more: the place is there, not at {place}")
+            note(f"{one} has no messages before {begin} any more, so the group moves there instead of to {place}")
     return found
 
 

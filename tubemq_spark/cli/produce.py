@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import binascii
 import json
 import os
 import select
@@ -248,7 +247,7 @@ def _json_record(template: Record, line: bytes) -> Record | None:
     try:
         found: Any = json.loads(line, object_pairs_hook=without_repeats)
     except json.JSONDecodeError as cause:
-        raise ValueError(f"it is not JSON ({cause}); without --from-json a line is a message as it is") from None
+        raise ValueError(f"it is not JSON ({cause}); leave --from-json out to send lines as they are") from None
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     if unknown := sorted(set(found) - {*_TEXTS, *_IGNORED, "attributes"}):
@@ -258,24 +257,28 @@ def _json_record(template: Record, line: bytes) -> Record | None:
     for name in _TEXTS:
         if not isinstance(found.get(name), str | None):
             raise ValueError(f"{name} is not text")
-    values = [found[name] for name in ("value", "value_base64") if name in found]
-    if len(values) != 1 or values[0] is None:
+    values = [name for name in ("value", "value_base64") if name in found]
+    if len(values) != 1 or found[values[0]] is None:
         raise ValueError("it needs either value or value_base64, and a text in it")
     attributes = {} if found.get("attributes") is None else found["attributes"]
     if not (isinstance(attributes, dict) and all(isinstance(one, str) for one in attributes.values())):
         raise ValueError("attributes are not an object of texts")
     key, time = found.get("key"), found.get("msg_time")
-    try:
-        body = values[0].encode() if "value" in found else b64decode(values[0], validate=True)
-    except binascii.Error as cause:
-        raise ValueError(f"value_base64 is not base64: {cause}") from None
     return Record(
-        body,
-        template.key if key is None else key.encode(),
+        _bytes_of(values[0], found[values[0]]),
+        template.key if key is None else _bytes_of("key", key),
         found.get("msg_type") or template.msg_type,
         template.msg_time if time is None else _minute_of(time, "msg_time"),
         {**(template.attributes or {}), **attributes} or None,
     )
+
+
+def _bytes_of(name: str, text: str) -> bytes:
+    """Return the bytes that the text of a field means. Raise `ValueError` that names the field if it means none."""
+    try:
+        return b64decode(text, validate=True) if name == "value_base64" else text.encode()
+    except ValueError as cause:
+        raise ValueError(f"{name} cannot be sent: {cause}") from None
 
 
 def _minute_of(text: str, name: str) -> str:

@@ -145,17 +145,19 @@ class OffsetResolver:
             )
 
     def _warn_of_empty(self, starts: Positions, ends: Positions) -> None:
-        """Warn if a read ends by time before all messages, or within the minute in which it begins. Each other range of
-        a periodic job may well be empty."""
+        """Warn if a read ends by time before all messages, or within the minute in which it begins. Other empty ranges
+        are normal for a periodic job."""
         bound = self._options.ending
         from_places, to_places = self._options.starting.of(starts), bound.of(ends)
         moments = {p: place for p, place in to_places.items() if isinstance(place, datetime)}
         if not moments or len(moments) < len(ends):
             return
-        if all(isinstance(at, datetime) and _is_same_minute(at, moments[p]) for p, at in from_places.items()):
-            why = (
-                f"a time counts as the beginning of its minute, and the read begins in that of {min(moments.values())}"
-            )
+        is_empty = all(end <= starts[partition] for partition, end in ends.items())
+        if is_empty and all(
+            isinstance(at, datetime) and _is_same_minute(at, moments[p]) for p, at in from_places.items()
+        ):
+            end = min(moments.values())
+            why = f"the read begins in the minute of {end}, where it ends, because times are rounded down"
         elif early := self._without_earlier(ends):
             why = f"the first message of {', '.join(map(str, early))} is not earlier than {moments[early[0]]}"
         else:
@@ -167,8 +169,10 @@ class OffsetResolver:
         extents = self._prober.extents(ends)
         before = [(p, extents[p].begin, end) for p, end in ends.items() if extents[p].begin < end]
         before.sort(key=lambda span: span[1] - span[2])  # most often the longest has messages, then one probe is enough
-        if any(any(self._prober.have_messages(several).values()) for several in (before[:1], before[1:])):
-            return []
+        for several in (before[:1], before[1:]):
+            found = self._prober.have_messages(several)
+            if any(found.values()) or len(found) < len(several):
+                return []
         return sorted(partition for partition, end in ends.items() if end < extents[partition].end)
 
     def _warn_of_skipped(self, starts: Positions, at: Mapping[Partition, GroupPosition]) -> None:

@@ -108,8 +108,8 @@ ENDING_TIMESTAMP = Option(
     "endingTimestamp",
     parsers.moment_bound("endingTimestamp"),
     _TIME,
-    f"batch only: end before the first message whose `$msgTime$` is not earlier, to the minute; wins over the other "
-    f"options that say where to end; {_ZONE}",
+    f"batch only: end before the first message whose `$msgTime$` is not earlier; the time is rounded down to its "
+    f"minute; wins over the other options that say where to end; {_ZONE}",
 )
 ENDING_OFFSETS_BY_TIMESTAMP = Option(
     "endingOffsetsByTimestamp",

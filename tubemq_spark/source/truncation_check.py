@@ -200,7 +200,7 @@ class TruncationCheck:
         """`results` is empty; the caller puts what it finds out there."""
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
-        flushed_ends = self.prober.flushed_ends(unclear) if unclear else {}
+        flushed_ends = self.prober.flushed_ends(unclear)
         return [StoreCheck(batch, results, now, flushed_ends.get(one)) for one, batch in firsts.items()]
 
     # Where new messages begin

@@ -116,7 +116,7 @@ def bad_shape() -> RefusalError:
 
 
 class Service:
-    """A server without its ports. `name` is that in conditions of faults.
+    """A server without its ports. `name` is the one that conditions of faults use.
 
     It reaches all its handlers under each of its service types. `tls_handlers` answer requests over TLS.
     """

@@ -37,6 +37,9 @@ def test_a_visitor_ends_the_claim_of_another_one(cluster: EmbeddedCluster) -> No
             (found,) = Prober(visitor).probe([(HERE, UNIT)]).values()
             assert (found.begin, found.message_ids) == (UNIT, tuple(ids[1:]))
             assert reading.register(cluster, GROUP, HERE, STRANGER).errCode == 410, "the claim is kept"
+        cluster.tubemq.flush("demo")
+        for visitor in (one, other):
+            assert Prober(visitor).flushed_ends([HERE]) == {HERE: 3 * UNIT}
         assert one.failures == other.failures == 0, "the broker has answered"
     assert reading.register(cluster, GROUP, HERE, STRANGER).errCode == 200, "the claim was released"
 

@@ -237,7 +237,7 @@ class ConsumerSession(MasterSession):
     def _warn_of_missing(self, topics: Collection[str]) -> None:
         if topics:
             _log.warning(
-                "[topics-missing] the master %s has no topic %s: group %s does without, and asks for it again",
+                "[topics-missing] the master %s lists no topic %s, which group %s is to read",
                 self._master.address, ", ".join(sorted(topics)), self.group,
             )  # fmt: skip
 

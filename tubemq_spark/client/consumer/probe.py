@@ -17,7 +17,7 @@ from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_FILES
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_EVERYTHING, READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
@@ -126,7 +126,7 @@ class Prober:
             if (partition, begin) in found and (partition, end) in found
         }
 
-    def extents(self, partitions: Iterable[Partition]) -> dict[Partition, Extent]:
+    def extents(self, partitions: Iterable[Partition], policy: int = READ_EVERYTHING) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
 
         Raise `TransportError` with the `unserved` partitions if a broker does not answer for longer than the settings'
@@ -138,7 +138,7 @@ class Prober:
         retries = self._retries("asking for the ends of stores")
         while missing:
             problem: TransportError | None = None
-            requests = {partition: [self.visitor.seek(partition, 0)] for partition in missing.values()}
+            requests = {partition: [self.visitor.seek(partition, 0, policy)] for partition in missing.values()}
             for partition, (exchange,) in self.visitor.exchange(requests).items():
                 try:
                     reply = unwrap_seek(exchange)
@@ -156,16 +156,9 @@ class Prober:
 
     def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses
-        nothing before that position. Partitions whose brokers do not answer are left out.
+        nothing before that position. Raises as `extents`.
         """
-        requests = {partition: [self.visitor.seek(partition, 0, READ_FILES)] for partition in partitions}
-        ends: dict[Partition, int] = {}
-        for partition, (exchange,) in self.visitor.exchange(requests).items():
-            try:
-                ends[partition] = unwrap_seek(exchange).maxOffset
-            except TransportError as error:
-                self.visitor.failed(partition, error)
-        return ends
+        return {partition: extent.end for partition, extent in self.extents(partitions, READ_FILES).items()}
 
     def count_messages(self, places: Mapping[Partition, int], ends: Mapping[Store, int]) -> dict[Partition, int]:
         """Return how many messages one fetch from its position finds in each partition.

@@ -34,7 +34,7 @@ class Visitor:
         self._requests = requests
         self._broker_of = broker_of
         self._client_id = new_client_id(_ROLE, self.settings.clock)
-        self.failures = 0  # visits that failed, but not because of another visitor
+        self.failures = 0  # visits that failed; not those that met another visitor, because their broker has answered
         self._visited: dict[Partition, None] = {}
         self._in_the_way: dict[Partition, str] = {}  # the visitor that holds a partition
 

@@ -96,8 +96,7 @@ class ServerBalance:
         self._delays.clear()
 
     def restart(self) -> None:
-        """Behave as a new process."""
-        self.forget()
+        """Behave as a new process, which knows no client."""
         self._rebalances = 0
         self._is_first_rebalance = True
 
