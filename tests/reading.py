@@ -21,10 +21,11 @@ from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.working_group import look_group
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, STORE_PARTITION_BASE
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
@@ -58,6 +59,11 @@ def owns_store(cluster: Cluster, partition: Partition) -> bool:
     return cluster.topics[partition.topic].partitions == 1
 
 
+def store_ids(cluster: Cluster, partition: Partition) -> range:
+    first = partition.store_id * STORE_PARTITION_BASE
+    return range(first, first + cluster.topics[partition.topic].partitions)
+
+
 def wanted(cluster: Cluster, partition: Partition, start: int, end: int) -> RangeToRead:
     return RangeToRead(partition, start, end, owns_store=owns_store(cluster, partition))
 
@@ -79,7 +85,9 @@ def reader(
         group,
         claim or next_claim(),
         wanted(cluster, partition, start, end),
-        PartitionSnapshot(messages.broker(cluster, partition.broker_id)),
+        PartitionSnapshot(
+            messages.broker(cluster, partition.broker_id), look_group(group), store_ids(cluster, partition)
+        ),
         claim_timeout=claim_timeout,
     )
 

@@ -447,7 +447,7 @@ def test_positions_end_behind_too_many_empty_entries() -> None:
     entries = EntryCount(owns_store=True)
     found = []
     for more in (MAX_EMPTY_ENTRIES, 1):
-        entries.add_empty(more)
+        entries.add_empty(more, 0)
         found.append((entries.has_positions, entries.most_empty))
     entries.restart()
     found.append((entries.has_positions, entries.most_empty))

@@ -26,7 +26,7 @@ from tubemq_spark.client.consumer.probe import Extent, PartitionPosition, Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import visitor_for
-from tubemq_spark.client.consumer.working_group import batch_group
+from tubemq_spark.client.consumer.working_group import batch_group, look_group
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
@@ -201,7 +201,12 @@ def read_range(reader: TopicReader, starts: Positions, ends: Positions) -> Gener
             reader.reading_group,
             replace(new_claim(), task=0),
             RangeToRead(partition, starts[partition], end, owns_store, filters),
-            PartitionSnapshot(session.broker(partition), flow_rules=session.flow_rules),
+            PartitionSnapshot(
+                session.broker(partition),
+                look_group(session.group),
+                session.cluster.store_ids(partition),
+                session.flow_rules,
+            ),
             token=session.token,
             loss_policy=LossPolicy(fail=False),
         )

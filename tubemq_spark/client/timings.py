@@ -36,6 +36,9 @@ class Timings:
     claim_proof_max_age: float = 1.0  # an older proof of the claim is renewed before messages are delivered
     reader_close_timeout: float = 3.0  # a heartbeat or unregister must not wait long for a broker that is down
     claims_close_timeout: float = 2.0  # the same for the driver's claims: stopping a query must not hang
+    range_period: float = (
+        20.0  # a longer read goes on in a new range, because brokers run their retention once a minute
+    )
     broker_lookup_after: float = 3.0  # time without a connection; a restart takes longer, a short outage less
 
     # producer: sends

@@ -29,8 +29,9 @@ range was planned has a gap behind nearly every message. So after `MAX_EMPTY_ENT
 of the range has no positions. Whether a message has one depends on the store and the range, not on how it was fetched.
 
 The reader cannot detect three things: that a group is moved away and back to the last seek's position between two
-requests; that retention removed messages' data files before their index (MsgFileStore skips such entries); and, if
-several partitions share the store or a filter is set, that a message was too long to be read from memory.
+requests; if several partitions share the store or a filter is set, that a message was too long to be read from memory;
+and that retention removed messages' data files before their index (MsgFileStore skips such entries), which
+`client.consumer.retention_check` finds out afterwards. `unproven_from` tells it where to look.
 """
 
 from __future__ import annotations
@@ -62,14 +63,24 @@ from tubemq_spark.protocol.range_state import (
 class ExactRange:
     """The messages of `partition` in [start, end), without I/O: returns the commands to send, receives the replies.
 
-    `owns_store` is True if no other partition shares the store and no filter is set. At most `depth` fetches whose
-    replies matter are in flight.
+    `owns_store` is True if no other partition shares the store and no filter is set. With `stops_at_gap` such a range
+    ends before the reply that lacks a message, so that the caller can find out whether retention removed it. At most
+    `depth` fetches whose replies matter are in flight.
 
     Raise `DataLossError` if the store lost a part of the range, `PositionMovedError` if something moved the cursor, and
     `ProtocolError` for replies that no broker sends. The caller must then discard the batches it got.
     """
 
-    def __init__(self, partition: Partition, start: int, end: int, *, owns_store: bool, depth: int = 4) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        start: int,
+        end: int,
+        *,
+        owns_store: bool,
+        stops_at_gap: bool = False,
+        depth: int = 4,
+    ) -> None:
         if not (0 <= start < end and start % UNIT == 0 and end % UNIT == 0):
             raise ValueError(f"[{start}, {end}) of {partition} is not a range of index positions")
         self.partition = partition
@@ -78,6 +89,9 @@ class ExactRange:
         self._depth = depth
         self._queue = CommandQueue()
         self._cursor = ReadCursor(owns_store, start)
+        self.owns_store = owns_store
+        self.ends_at_gap = False  # the files lack a message at `end` or behind it
+        self._stops_at_gap = stops_at_gap and owns_store
         self._entries = EntryCount(owns_store)
         self.delivered = DeliveredLog()
         self._ready: list[FetchedBatch] = []
@@ -94,6 +108,12 @@ class ExactRange:
     def done(self) -> bool:
         """True when all batches are ready and proven. The group is then at `start`."""
         return self._state is RangeState.DONE
+
+    @property
+    def unproven_from(self) -> int | None:
+        """The position from which on retention may have removed messages before they were read: the first entry that
+        gave no message, or the start if others share the store. None if each entry of the range gave its message."""
+        return self._entries.first_empty if self.owns_store else self.start
 
     @property
     def waits_for_flush(self) -> tuple[int, int] | None:
@@ -150,7 +170,7 @@ class ExactRange:
             return
         if kind is NotFound.PASSED:
             self._cursor.passed()
-        if kind is NotFound.END and self._cursor.was_moved and not self._entries.owns_store:
+        if kind is NotFound.END and self._cursor.was_moved and not self.owns_store:
             self._fail(f"the store has entries behind {self._cursor.sought}, and the next fetch was at its end")
         elif kind is NotFound.END or self._cursor.passed_the_end:
             self._on(Event.ENDED, AT_END)
@@ -176,6 +196,14 @@ class ExactRange:
         """The range is done: read it once more, and raise `PositionMovedError` if it has other messages."""
         self.delivered.is_whole = True
         self._restart()
+
+    def end_early(self) -> None:
+        """Let the range end behind the last batch that was delivered, if it is being read and has one."""
+        last = self.delivered.last
+        if self._state is RangeState.READING and last is not None and self.delivered.awaited is None:
+            self.end = last.end
+            self._held = None
+            self._close()
 
     def take_batches(self) -> list[FetchedBatch]:
         """Return the batches that became complete since the last call, in order."""
@@ -232,9 +260,7 @@ class ExactRange:
             self._complete((), self._cursor.sought, self.end)
         elif reply.begin >= self.end:
             self._close()
-        if self._state is RangeState.READING and (
-            reply.messages or self._entries.owns_store
-        ):  # all its entries must count
+        if self._state is RangeState.READING and (reply.messages or self.owns_store):  # all its entries must count
             self._held = reply
             if self._entries.has_positions and self._cursor.least_begin == reply.max_offset >= self.end:
                 self._read(AT_END)  # this is certain, so the reader does not wait for a 404
@@ -262,7 +288,7 @@ class ExactRange:
         end, entries = self._held.covered_to(self.end), self._entries
         if found.messages:
             cut = index_of(found.messages[0], messages)
-            if not entries.owns_store or cut < len(messages) or end <= entries.flushed_end:
+            if not self.owns_store or cut < len(messages) or end <= entries.flushed_end:
                 self._complete(messages[:cut], begin, self.end)
             elif len(messages) == (self.end - begin) // UNIT:
                 # The first message at `end` may have been too long for the first reading, which then has later ones.
@@ -288,10 +314,13 @@ class ExactRange:
         entries = (end - begin) // UNIT
         if len(messages) > entries:
             self._fail(f"{len(messages)} messages came from the {entries} entries at {begin}")
-        elif self._entries.owns_store and len(messages) < entries and end > self._entries.flushed_end:
+        elif self.owns_store and len(messages) < entries and end > self._entries.flushed_end:
             self._await_flush(begin, end)
+        elif self._stops_at_gap and len(messages) < entries and not (self.delivered.awaited or self.delivered.is_whole):
+            self.end, self.ends_at_gap = begin, True
+            self._close()
         elif not messages:
-            self._entries.add_empty(entries)
+            self._entries.add_empty(entries, begin)
             if end == self.end:
                 self._close()
         elif self._entries.has_positions and len(messages) < entries:
@@ -312,8 +341,8 @@ class ExactRange:
         if (probe := search.next_probe()) is not None:
             self._seek(probe, RangeState.LOCATING)
             return
-        self._entries.add_empty(search.missing)
         known, bound = search.known, search.bound
+        self._entries.add_empty(search.missing, search.first_missing)
         batches = [FetchedBatch(search.messages[:known], search.positions[:known], search.begin, bound)]
         if not self._entries.has_positions:
             batches.append(FetchedBatch(search.messages[known:], None, bound, search.end))

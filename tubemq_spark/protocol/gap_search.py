@@ -38,6 +38,13 @@ class GapSearch:
         self._follower: tuple[int, int] | None = None  # key of the message that a probe found at `end`
         self._unexpected: tuple[int, int] | None = None  # key of a message that must be the one at `end`
 
+    @property
+    def first_missing(self) -> int:
+        """The position of the first entry without a message, once the search is complete; `bound` without any."""
+        expected = zip(range(self.begin, self.bound, UNIT), self.positions[: self.known], strict=False)
+        counted = self.begin + self.known * UNIT
+        return next((entry for entry, position in expected if entry != position), min(counted, self.bound))
+
     def next_probe(self) -> int | None:
         """Return the next position to probe, None when the search is complete."""
         if self._unexpected is not None:

@@ -190,22 +190,26 @@ class EntryCount:
     """The empty entries of one reading of a range, up to where it has come.
 
     `has_positions` is True while positions follow by counting: the partition owns its store, and few entries are
-    empty. Entries before `flushed_end` were read from files. `unflushed` are the entries [begin, end) that must be in
-    files before the reading continues.
+    empty; `first_empty` is the position of the first one. Entries before `flushed_end` were read from files.
+    `unflushed` are the entries [begin, end) that must be in files before the reading continues.
     """
 
     def __init__(self, owns_store: bool) -> None:
-        self.owns_store = owns_store
+        self._owns_store = owns_store
         self.unflushed = (-1, -1)
         self.restart()
 
     def restart(self) -> None:
         """A new reading begins at the start of the range."""
-        self.has_positions = self.owns_store
+        self.has_positions = self._owns_store
         self.flushed_end = -1
+        self.first_empty: int | None = None
         self._empty = 0
 
-    def add_empty(self, entries: int) -> None:
+    def add_empty(self, entries: int, first: int) -> None:
+        """Count `entries` without a message, the first one at the position `first`."""
+        if entries and self.first_empty is None:
+            self.first_empty = first
         self._empty += entries
         self.has_positions = self.has_positions and self._empty <= MAX_EMPTY_ENTRIES
 

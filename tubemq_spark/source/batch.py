@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.first_message import at_first_messages
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
@@ -24,7 +25,6 @@ from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
-from tubemq_spark.source.expired_data import without_expired
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
@@ -88,7 +88,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
             at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
             earliest = {one: position.group for one, position in at.items()}
         resolver = OffsetResolver(options, prober)
-        starts = without_expired(resolver.starting(at, earliest), options, session, prober)
+        starts = at_first_messages(prober, session.cluster, resolver.starting(at, earliest))
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if pushed is not None:
             to_read = _narrowed(to_read, options, session, pushed)
@@ -97,7 +97,12 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
             session,
             claim,
             to_read,
-            {one: PartitionSnapshot(session.broker(one), flow_rules=session.flow_rules) for one in to_read},
+            {
+                one: PartitionSnapshot(
+                    session.broker(one), visitor.group, session.cluster.store_ids(one), session.flow_rules
+                )
+                for one in to_read
+            },
             batch_group(options.group),
             only_types=None if pushed is None else pushed.msg_types,
         )

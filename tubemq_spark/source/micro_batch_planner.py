@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.first_message import at_first_messages
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
@@ -23,7 +24,6 @@ from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.source.batch_end import BatchEnd, UnreadLossError
-from tubemq_spark.source.expired_data import without_expired
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
@@ -201,7 +201,7 @@ class MicroBatchPlanner:
         if self._first is None:
             at = {partition: claims.position(partition) for partition in wanted}
             starts = OffsetResolver(options, self._prober).starting(at)
-            self._first = without_expired(starts, options, self._session, self._prober)
+            self._first = at_first_messages(self._prober, self._session.cluster, starts)
         return self._partitions.present(self._first)
 
     def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
@@ -238,7 +238,12 @@ class MicroBatchPlanner:
         # A store may lose the range after it answered this check, also while another broker lets it wait.
         ids = ids_between(begin, stored.positions, stored.fingerprints, self._session.cluster)
         snapshots = {
-            partition: PartitionSnapshot(self._session.broker(partition), self._visitor.group, self._session.flow_rules)
+            partition: PartitionSnapshot(
+                self._session.broker(partition),
+                self._visitor.group,
+                self._session.cluster.store_ids(partition),
+                self._session.flow_rules,
+            )
             for partition in to_read
         }
         self._answer = None

@@ -8,6 +8,7 @@ import logging
 
 from tubemq_spark.client.admin_api import matching_topics
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.first_message import at_first_messages
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.client.retries import OUTAGES, Deadline, Retries
@@ -75,7 +76,9 @@ class PartitionDiscovery:
             return {}
         self._partitions.forget(new)
         self._waiting.difference_update(new)
-        return self._prober.extents(new)
+        extents = self._prober.extents(new)
+        begins = at_first_messages(self._prober, self._session.cluster, {one: at.begin for one, at in extents.items()})
+        return {one: Extent(begins[one], extents[one].end) for one in new}
 
     def _find_topics(self) -> None:
         """Let the session have the topics that match `subscribePattern` now, and those that the query still reads."""

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.consumer.first_message import has_message_before
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.search_runner import run_searches
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -211,7 +212,7 @@ class TruncationCheck:
         """
         places = [batch.place(fingerprint) for fingerprint in batch.fingerprints]
         results = self.prober.probe(places, batch.exact_places, unread_members([batch]))
-        if not batch.is_truncated(results):
+        if not batch.is_truncated(results) or self._is_expired(batch):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}
         intact = tuple(one for one, state in states.items() if state is FingerprintState.INTACT)
@@ -228,6 +229,16 @@ class TruncationCheck:
             is_exact = last is not None and self._is_of_its_entry(batch, last)
             high = self._search(batch, low, high, span_between(last, replaced) if last and is_exact else None)
         return high, intact
+
+    def _is_expired(self, batch: StoreRange) -> bool:
+        """Whether retention removed the data of the newest fingerprint, and not yet its index. Then no message is left
+        there or before it; a crash leaves messages there, or a store that ends before."""
+        assert batch.newest is not None
+        flushed_end = self.prober.flushed_ends(batch.partitions[:1])[batch.partitions[0]]
+        behind = batch.newest.position + UNIT
+        return flushed_end >= behind and not has_message_before(
+            self.prober, batch.members, behind, optional=unread_members([batch])
+        )
 
     def _is_of_its_entry(self, batch: StoreRange, fingerprint: Fingerprint) -> bool:
         """Whether the message stands at the fingerprint's position. One without a time may be of a later message, whose

@@ -33,7 +33,7 @@ def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim() -> None:
             "g",
             ClaimId("query", run=1, batch=1, task=0),
             RangeToRead(Partition(1, "demo", 0), 0, 280, owns_store=True),
-            PartitionSnapshot(Broker(1, peer.address)),
+            PartitionSnapshot(Broker(1, peer.address), "g_look"),
         )
         with pytest.raises(TransportError):
             list(reader.batches())

@@ -44,7 +44,7 @@ def read_from_a_broker(address: Address) -> str:
         member=GroupMembership("g", ()),
         working_group="g_batch",
         claim=ClaimId("q", 1, 1),
-        ranges=((wanted, PartitionSnapshot(Broker(1, address))),),
+        ranges=((wanted, PartitionSnapshot(Broker(1, address), "g_look")),),
         visit_token=-2,
         claim_timeout=0.0,
     )

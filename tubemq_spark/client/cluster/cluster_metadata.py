@@ -68,6 +68,11 @@ class Cluster:
         layout = self.layouts.get((partition.topic, partition.broker_id))
         return [] if layout is None else layout.store_partitions(partition.store_id)
 
+    def store_ids(self, partition: Partition) -> range:
+        """Return the ids of the partitions that share the store of `partition`; none if the store is unknown."""
+        members = self.store_members(partition)
+        return range(members[0].partition_id, members[-1].partition_id + 1) if members else range(0)
+
     def owns_store(self, partition: Partition) -> bool:
         """Return True if no other partition shares the store of `partition`."""
         layout = self.layouts.get((partition.topic, partition.broker_id))

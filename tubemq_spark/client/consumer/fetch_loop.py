@@ -125,13 +125,16 @@ class FetchLoop:
         self._throttle = throttle
         self._progress = ReadProgress(claim)
         self._fetches: dict[bool, ServerRequest] = {}  # over this connection, without and with `escape`
+        self._begun = 0.0  # when the reading of the range began, on the monotonic clock
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
         self._is_served = False  # the last reply to a fetch brought messages or a rate limit
 
     def read(self, exact: ExactRange) -> Iterator[FetchedBatch]:
         """Yield the batches of the range in order, each after a proof that the claim is held. If the claim is doubtful
-        then, read the range again and compare. Raise `TransportError` or `ServerError` after too long without progress,
-        and as `TaskClaim.acquire` and `ExactRange` do."""
+        then, read the range again and compare. A range that takes long ends early, see `Timings.range_period`. Raise
+        `TransportError` or `ServerError` after too long without progress, and as `TaskClaim.acquire` and `ExactRange`
+        do."""
+        self._begun = self._settings.clock.monotonic()
         complete: deque[FetchedBatch] = deque()  # to be delivered
         while not exact.done or complete:
             try:
@@ -176,6 +179,8 @@ class FetchLoop:
                     claim.prove(connection)
                     yield complete.popleft()
                     progress.on_delivered()
+                if self._settings.clock.monotonic() - self._begun > self._settings.timings.range_period:
+                    exact.end_early()
                 if exact.done:
                     if not claim.is_doubtful:
                         return

@@ -30,14 +30,17 @@ class LossPolicy:
     fail: bool = True
     advice: str = ""
 
-    def report(self, loss: DataLossError) -> None:
-        """Raise `loss` with the advice, or log it as a warning and return, so that the caller goes on."""
+    def report(self, loss: DataLossError, range_end: int | None = None) -> None:
+        """Raise `loss` with the advice, or log it as a warning and return, so that the caller goes on. What is lost
+        behind `range_end` is counted by the reader of that range."""
         if self.fail:
             raise self.error(loss) from None
         _log.warning("[data-loss] %s; reading goes on without them, because option 'failOnDataLoss' is false", loss)
         COUNTERS().add(Count.LOSSES)
         if loss.offered >= 0:  # else the whole partition is gone
-            COUNTERS().add(Count.LOST_ENTRIES, abs(loss.offered - loss.asked) // INDEX_MSG_UNIT_SIZE)
+            until = loss.offered if range_end is None else min(loss.offered, range_end)
+            entries = abs(until - loss.asked) // INDEX_MSG_UNIT_SIZE
+            COUNTERS().add(Count.LOST_ENTRIES, entries)
 
     def error(self, loss: DataLossError) -> DataLossError:
         return loss.advising(self.advice) if self.advice else loss

@@ -8,26 +8,22 @@ A message passes `FetchLoop` (requests in flight) and `PartitionReader` (exactne
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import closing
-from dataclasses import replace
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.fetch_loop import FetchLoop
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.loss_policy import FAIL, LossPolicy
-from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.retention_check import RetentionCheck
 from tubemq_spark.client.consumer.task_claim import TaskClaim
-from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
-from tubemq_spark.errors import DataLossError, TransportError
+from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Broker
 
 DEPTH = 4  # fetches in flight
@@ -56,7 +52,7 @@ class PartitionReader:
         self._loss_policy = loss_policy
         requests = GroupRequests(settings, group, token)
         self._claim = TaskClaim(requests, claim, wanted, snapshot.broker, find_broker, claim_timeout)
-        self._look_group = snapshot.look_group
+        self._retention = RetentionCheck(self._claim, snapshot)
         where = f"{wanted.partition} for group {group}"
         throttle = FetchThrottle(snapshot.flow_rules, bool(wanted.filters), where=where, clock=settings.clock)
         self._loop = FetchLoop(self._claim, throttle)
@@ -79,54 +75,54 @@ class PartitionReader:
         stop_heartbeat = HEARTBEAT().keep(self._claim.send_heartbeat, heartbeat_period)
         start, end = self._wanted.start, self._wanted.end
         losses = 0
+        stops_at_gap = True
         try:
             while start < end:
                 exact = self._exact = ExactRange(
-                    self._wanted.partition, start, end, owns_store=self._wanted.owns_store, depth=self._depth
+                    self._wanted.partition,
+                    start,
+                    end,
+                    owns_store=self._wanted.owns_store,
+                    stops_at_gap=stops_at_gap,
+                    depth=self._depth,
                 )
-                loss: DataLossError | None = None
+                loss = removed = None
                 try:
                     yield from self._loop.read(exact)
-                except DataLossError as error:
-                    loss, losses = error, 1 if exact.delivered.last else losses + 1
+                    removed = self._retention.loss_in(exact)
+                except (DataLossError, PositionMovedError) as error:
+                    loss, losses = self._retention.explain(exact, error), 1 if exact.delivered.last else losses + 1
                     if losses > _MAX_LOSSES:
                         raise self._loss_policy.error(loss) from None
-                    self._loss_policy.report(loss)
+                    self._loss_policy.report(loss, end)
+                if removed is not None:
+                    self._loss_policy.report(removed, exact.end)
                 if loss is None or loss.offered < loss.asked:  # what retention removes had been flushed
-                    self._check_replaced(exact)
-                if loss is None:
-                    return
-                if exact.delivered.is_whole:
-                    self._claim.is_doubtful = True  # the second reading has verified nothing
-                start, end = remaining_range(start, end, loss, exact.delivered)  # smaller each time, so the loop ends
+                    self._check_replaced(exact, is_whole=removed is None)
+                if loss is not None:
+                    if exact.delivered.is_whole:
+                        self._claim.is_doubtful = True  # the second reading has verified nothing
+                    start, end = remaining_range(start, end, loss, exact.delivered)  # smaller each time: the loop ends
+                elif exact.ends_at_gap and (gap := self._retention.gap_at(exact.end)) is not None:
+                    self._loss_policy.report(gap, end)
+                    start = min(gap.offered, end)
+                else:
+                    stops_at_gap = stops_at_gap and not exact.ends_at_gap  # else entries that no broker delivers
+                    start = exact.end  # before `end` if the range ended early
         finally:
             stop_heartbeat()
             self._claim.release()
 
-    def _check_replaced(self, exact: ExactRange) -> None:
-        """Raise `PositionMovedError` if messages of `exact` took the places of those that were planned."""
+    def _check_replaced(self, exact: ExactRange, *, is_whole: bool) -> None:
+        """Raise `PositionMovedError` if messages of `exact` took the places of those that were planned. `is_whole`:
+        retention removed none of them."""
         wanted, ids, last = self._wanted, self._wanted.ids, exact.delivered.last
         if ids.mark is None or (last is None and not exact.done):
             return
         end = exact.end if exact.done or last is None else last.end  # before a loss, a part was delivered
         # If the tail was lost, the store may have got other messages before its new end.
-        known = ids if end == wanted.end else ids._replace(last=None)
+        known = ids if end == wanted.end and is_whole else ids._replace(last=None)
         last_id = None if last is None else last.key[0]
         is_empty = last_id is None and wanted.owns_store  # all planned entries are of others now
-        if (is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark):
+        if (is_empty or may_be_replaced(known, last_id)) and not self._retention.survives(ids.mark):
             raise replaced_error(wanted.partition, exact.start, end)
-
-    def _has_mark(self, mark: Fingerprint) -> bool:
-        """Return True if the message of the fingerprint is still there: then no message before it was replaced. Also
-        if retention removed it before the range: then it had been flushed. Raise `TransportError` if the broker does
-        not say."""
-        broker, partition, _ = self._claim.place
-        requests = replace(self._claim.requests, group=self._look_group)
-        place = partition._replace(partition_id=mark.partition_id), mark.position
-        with closing(Visitor(requests, lambda _: broker)) as visitor:
-            found = Prober(visitor).probe([place]).get(place)
-        if found is None:
-            raise TransportError(f"{place[0]} at {broker}: the broker does not say what is stored at {mark.position}")
-        if found.begin > mark.position:
-            return mark.position < self._wanted.start
-        return found.begin == mark.position and mark.message_id in found.message_ids

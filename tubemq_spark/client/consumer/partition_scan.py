@@ -18,6 +18,7 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.working_group import look_group
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -127,7 +128,7 @@ def _read(
             group,
             claim,
             RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
-            PartitionSnapshot(broker),
+            PartitionSnapshot(broker, look_group(base), session.cluster.store_ids(partition)),
             token=session.token,
             claim_timeout=retry_for - turn * (len(groups) - 1) if group == groups[-1] else turn,
         )

@@ -33,10 +33,11 @@ class RangeToRead:
 class PartitionSnapshot:
     """The state of a partition's broker when its range was planned. It may have changed since.
 
-    `look_group` is where the reader may look at other partitions of the store. `flow_rules` are the master's rate
-    limits for the user's group.
+    `look_group` is where the reader may look at other partitions of the store; `store_ids` are the ids of them all.
+    `flow_rules` are the master's rate limits for the user's group.
     """
 
     broker: Broker
-    look_group: str = ""
+    look_group: str
+    store_ids: range = range(0)
     flow_rules: FlowRules = field(default_factory=FlowRules)

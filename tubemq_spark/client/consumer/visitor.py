@@ -28,19 +28,28 @@ _ROLE = "look"
 class Visitor:
     """Visits partitions in a look group. Not thread-safe."""
 
-    def __init__(self, requests: GroupRequests, broker_of: Callable[[Partition], Broker]) -> None:
+    def __init__(
+        self,
+        requests: GroupRequests,
+        broker_of: Callable[[Partition], Broker],
+        client_id: str | None = None,
+        filters: Sequence[str] = (),
+    ) -> None:
+        """`client_id` is a new one by default. Fetches return messages of the types `filters`, as for a claim."""
         self.settings = requests.settings
         self.group = requests.group
         self._requests = requests
         self._broker_of = broker_of
-        self._client_id = new_client_id(_ROLE, self.settings.clock)
+        self._client_id = client_id or new_client_id(_ROLE, self.settings.clock)
+        self._filters = filters
         self.failures = 0  # visits that failed; not those that met another visitor, because their broker has answered
         self._visited: dict[Partition, None] = {}
         self._in_the_way: dict[Partition, str] = {}  # the visitor that holds a partition
 
     def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
         """Return a seek. `policy` is what the fetches behind it may read."""
-        return self._requests.register(self._broker_of(partition), partition, self._client_id, position, policy=policy)
+        place = self._broker_of(partition), partition, self._client_id
+        return self._requests.register(*place, position, filters=self._filters, policy=policy)
 
     def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
         """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
