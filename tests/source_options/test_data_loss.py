@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests import messages
-from tests.clusters.embedded import EmbeddedCluster
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored, where
 from tubemq_spark.errors import ConfigError, DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 pytestmark = pytest.mark.option("failOnDataLoss")
 
@@ -86,54 +84,6 @@ def test_a_given_start_may_have_expired(behind: tuple[EmbeddedTubeMQ, Stream], s
     with pytest.raises(DataLossError, match=r"\[0, 700\).*failOnDataLoss") if fail else nullcontext():
         rows = Stream(tubemq, "t", **given).run()[0] if streaming else read_batch(tubemq, "t", **given)
         assert bodies(rows) == stored(tubemq, "t")
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("fail", [True, False])
-@pytest.mark.parametrize("place", [5 * UNIT, "group"])
-def test_a_start_whose_data_expired_before_its_index(start: Start, streaming: bool, fail: bool, place: object) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 50)
-    tubemq.expire("t", keep=10, data_only=True)
-    tubemq.move_group("reports", "t", 1, 0, 5 * UNIT)
-    given: dict[str, Any] = {"tubemq_group": "reports", "failOnDataLoss": str(fail).lower()}
-    given["startingOffsets"] = place if place == "group" else {"t": {"1:0": place}}
-    with pytest.raises(DataLossError, match=r"\[140, 1120\).*failOnDataLoss") if fail else nullcontext():
-        rows = Stream(tubemq, "t", **given).run()[0] if streaming else read_batch(tubemq, "t", **given)
-        assert [row["offset"] // UNIT for row in rows] == list(range(40, 50))
-
-
-@pytest.mark.parametrize(("partitions", "keep"), [(3, 10), (3, 0), (40, 10)])
-def test_partitions_of_a_store_lose_their_data_together(start: Start, partitions: int, keep: int) -> None:
-    tubemq = start({"t": partitions})
-    fill(tubemq, "t", 60)
-    first = {f"1:{number}": 52 * UNIT for number in range(partitions)} | {"1:0": 30 * UNIT, "1:1": 45 * UNIT}
-    tubemq.expire("t", keep=keep, data_only=True)
-    with pytest.raises(DataLossError) as caught:
-        read_batch(tubemq, "t", startingOffsets={"t": first})
-    assert (caught.value.partition, caught.value.asked, caught.value.offered) == (0, 30 * UNIT, (60 - keep) * UNIT)
-    rows = read_batch(tubemq, "t", startingOffsets={"t": first}, failOnDataLoss="false")
-    left = [one.body for one in tubemq.messages("t") if one.offset >= first[f"1:{one.partition}"]]
-    assert sorted(bodies(rows)) == sorted(left)
-
-
-@pytest.mark.parametrize("at", [0, 40, 41])
-def test_a_start_with_data_or_where_the_index_begins_is_no_loss(start: Start, at: int) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 50)
-    tubemq.expire("t", keep=10, data_only=True)
-    rows = read_batch(tubemq, "t", startingOffsets={"t": {"1:0": at * UNIT}})
-    assert bodies(rows) == stored(tubemq, "t")[-(50 - max(at, 40)) :]
-
-
-def test_an_undeliverable_message_at_the_start_is_no_loss(start: Start) -> None:
-    tubemq = start({"t": 1})
-    fill(tubemq, "t", 5)
-    messages.send(EmbeddedCluster(tubemq, ServerConfig()), [(FIRST, b"no attributes, but the flag")], flag=1)
-    fill(tubemq, "t", 5)
-    tubemq.flush("t")
-    rows = read_batch(tubemq, "t", startingOffsets={"t": {"1:0": 5 * UNIT}})
-    assert [row["offset"] // UNIT for row in rows] == list(range(6, 11))
 
 
 # A tail that a crash lost

@@ -53,8 +53,9 @@ def test_new_partitions_are_found_while_the_query_runs(start: Start, grow: Grow)
 
 
 @growing
+@pytest.mark.parametrize("data_only", [False, True])
 def test_a_new_partition_whose_first_messages_are_gone_is_in_the_log(
-    start: Start, caplog: pytest.LogCaptureFixture, grow: Grow
+    start: Start, caplog: pytest.LogCaptureFixture, grow: Grow, data_only: bool
 ) -> None:
     tubemq = start({"t": 2})
     fill(tubemq, "t", 10)
@@ -63,7 +64,7 @@ def test_a_new_partition_whose_first_messages_are_gone_is_in_the_log(
     assert "[new-partition-late]" not in caplog.text
     grow(tubemq)
     fill(tubemq, "t", 60)
-    tubemq.expire("t", keep=5)
+    tubemq.expire("t", keep=5, data_only=data_only)
     stream.run(failOnDataLoss="false")
     assert "[new-partition-late]" in caplog.text
 
