@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.clusters import LAYOUTS, SEGMENT, Layout, Members
 from tests.real.cluster import RealTubeMQ, TopicSpec
@@ -30,11 +31,12 @@ class RealCluster(RealTubeMQ):
         masters: int = 1,
         framing: Framing = "standard",
         claim_timeout: int | None = None,
+        broker_options: Mapping[str, str] = MappingProxyType({}),
         folder: Path | None = None,
     ) -> None:
         if topics is None:
             topics = {f"{name}_{n}": spec for name, spec in LAYOUTS.items() for n in range(_TOPICS_OF_A_LAYOUT[name])}
-        options = {"maxIndexSegmentSize": str(28 * SEGMENT)}
+        options = {"maxIndexSegmentSize": str(28 * SEGMENT), **broker_options}
         if claim_timeout is not None:
             options["consumerRegTimeoutMs"] = str(1000 * claim_timeout)
         super().__init__(
