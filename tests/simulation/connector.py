@@ -284,8 +284,8 @@ def replacements() -> list[Replacement]:
 
     report, read = LossPolicy.report, PartitionReader.batches
 
-    def recording_report(self: LossPolicy, loss: DataLossError) -> None:
-        report(self, loss)
+    def recording_report(self: LossPolicy, loss: DataLossError, range_end: int | None = None) -> None:
+        report(self, loss, range_end)
         world = the_world()
         if world.running is not None and not self.fail:  # else the query ends by the error
             world.reported(world.running.process, loss)
