@@ -21,6 +21,7 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.consumer.working_group import look_group
+from tubemq_spark.errors import TimestampMissingError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import OFFSET_HISTORY
 from tubemq_spark.protocol.metadata import Partition
@@ -79,9 +80,11 @@ def test_a_time_is_found_in_the_records_of_the_broker(
         messages.send(cluster, messages.numbered([here], 3))
         extents = Prober(visitor).extents([here])
 
-        def found(moment: int, zone: str = "UTC", *, is_end: bool = False) -> int:
+        def found(moment: int, zone: str = "UTC", *, is_end: bool = False, skips_untimed: bool = False) -> int:
             caplog.clear()
-            positions = find_positions(visitor, {here: moment}, extents, ZoneInfo(zone), is_end=is_end)
+            positions = find_positions(
+                visitor, {here: moment}, extents, ZoneInfo(zone), is_end=is_end, skips_untimed=skips_untimed
+            )
             return positions[here] // UNIT
 
         assert (found(first), found(second)) == (10, 17)
@@ -89,12 +92,12 @@ def test_a_time_is_found_in_the_records_of_the_broker(
         records = OffsetHistory(visitor, timezone.utc)._records(1, first)
         recorded = max(one.moment for one in records if (one.topic, one.end) == (topic, 10 * UNIT))
         assert found(recorded + _SECOND) == 10
-        assert found(recorded + _SECOND // 2) != 10  # the record may be later within its second
+        assert found(recorded + _SECOND // 2, skips_untimed=True) != 10  # the record may be later within its second
         assert found(first, is_end=True) in (17, 20)
         assert found(second + 10 * _MINUTE, is_end=True) == 20
         for moment, zone in ((first - 30 * _MINUTE, "UTC"), (first, "Asia/Tokyo"), (first, "America/Lima")):
-            assert found(moment, zone) == 20  # nothing is known of this time, or the zone is not that of the broker
-            assert "[no-message-times]" in caplog.text
+            with pytest.raises(TimestampMissingError):  # nothing is known of the time, or the broker is elsewhere
+                found(moment, zone)
             assert ("[records-not-of-today]" in caplog.text) is (zone != "UTC")
         options = {"tubemq.master": cluster.master, "tubemq.group": group, "subscribe": topic}
         options |= {"startingtimestamp": str(second // 1000), "tubemq.rpc.framing": cluster.framing}

@@ -15,7 +15,7 @@ from tests.messages import numbered, partitions, send
 from tests.source_options.conftest import Start
 from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tubemq_spark.client.consumer import time_search
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, TimestampMissingError
 from tubemq_spark.protocol import index_search
 from tubemq_spark.protocol.message import MILLIS_KEY, encode_attributes
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -216,11 +216,26 @@ def test_search_for_a_time_gives_up_in_a_topic_without_times(
 
 
 @pytest.mark.option("startingTimestamp")
-def test_small_partition_without_times_begins_at_its_end(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("streaming", [True, False])
+def test_messages_without_times_are_not_skipped_without_the_users_word(start: Start, streaming: bool) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 20)
-    assert read_batch(tubemq, "t", startingTimestamp="2026-01-01T12:00:00Z") == []
-    assert "no message of 1:t:0 has a $msgTime$" in caplog.text
+    given = {"startingTimestamp": "2026-01-01T12:00:00Z"}
+    with pytest.raises(TimestampMissingError, match=r"no message of 1:t:0 has a \$msgTime\$"):
+        Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
+
+
+@pytest.mark.option("startingOffsetsByTimestampStrategy")
+@pytest.mark.parametrize("most_untimed", [10, 1000])
+def test_read_begins_behind_messages_without_times_if_the_user_says_so(
+    start: Start, most_untimed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index_search, "MOST_UNTIMED", most_untimed)
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 2000)
+    options = {"startingTimestamp": "2026-01-01T12:00:00Z", "startingOffsetsByTimestampStrategy": "latest"}
+    assert read_batch(tubemq, "t", **options) == []
+    assert "[no-message-times] no message of 1:t:0 has a $msgTime$" in caplog.text
 
 
 @pytest.mark.option("endingTimestamp")

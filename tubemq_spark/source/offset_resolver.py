@@ -80,7 +80,8 @@ class OffsetResolver:
         wanted = {one: microseconds_of(moment) for one, moment in outside.items()}
         if not wanted:
             return {}
-        return find_positions(self._prober.visitor, wanted, self._prober.extents(wanted), zone, is_end=is_end)
+        extents, skips_untimed = self._prober.extents(wanted), self._options.skips_untimed
+        return find_positions(self._prober.visitor, wanted, extents, zone, is_end=is_end, skips_untimed=skips_untimed)
 
     def _resolve(
         self,

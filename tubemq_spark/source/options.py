@@ -94,8 +94,9 @@ STARTING_OFFSETS_BY_TIMESTAMP = Option(
 STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = choice(
     "startingOffsetsByTimestampStrategy",
     ("error", "latest"),
-    "what to do if no message of a partition is late enough: fail, or begin at its end",
-    shown_default="`error`; with `startingTimestamp` `latest`, and a line in the log if that is so for all partitions",
+    "what to do if no message of a partition is late enough, or none has a time: fail, or begin at its end",
+    shown_default="`error`; with `startingTimestamp`, if messages have times, `latest`, and a line in the log if that "
+    "is so for all partitions",
 )
 ENDING_OFFSETS = Option(
     "endingOffsets",
@@ -252,6 +253,7 @@ class SourceOptions:
     filters: Mapping[str, tuple[str, ...]]
     given_filters: Filters
     late_start: str
+    skips_untimed: bool
     loss_policy: LossPolicy
     max_offsets: int | None
     max_bytes: int | None
@@ -310,6 +312,7 @@ class SourceOptions:
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
         filters = filters_of(topics, given_filters, pattern)
         rows = row_format(raw, filters)
+        late_start = STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.read(raw)
         default_strategy = "latest" if starting.option == STARTING_TIMESTAMP.name else "error"
         return cls(
             client=ClientSettings.from_options(raw),
@@ -317,7 +320,8 @@ class SourceOptions:
             pattern=pattern,
             group=GROUP_NAME.get(raw),
             starting=starting.in_zone(rows.zone),
-            late_start=STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.read(raw) or default_strategy,
+            late_start=late_start or default_strategy,
+            skips_untimed=late_start == "latest",
             ending=(_first(raw, _ENDINGS) or Bound(ENDING_OFFSETS.name, LATEST)).in_zone(rows.zone),
             assigned=assigned,
             filters=filters,
