@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,6 +111,20 @@ def test_a_batch_ends_before_messages_of_a_partition_that_is_not_listed(
     new = fill(tubemq, "t", 30, 0)
     stream.run()
     assert set(bodies(stream.rows)) >= set(new)
+
+
+def test_available_now_reads_a_message_that_many_of_another_partition_follow_meanwhile(start: Start) -> None:
+    """So many that no probe passes them all."""
+    tubemq = start({"t": 2}, config=ServerConfig(mem_cache_msg_count=5, max_index_segment_entries=8))
+    fill(tubemq, "t", 1, 0)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    last = fill(tubemq, "t", 1, 1)
+    come = partial(fill, tubemq, "t", 300, 0)
+    with tubemq.on("partition_register", client="_look_", times=1).run(come) as probe:
+        stream.run("availableNow")
+    assert probe.fired
+    assert set(bodies(stream.rows)) >= set(last)
 
 
 def test_available_now_reads_a_new_partition_also_if_a_store_changes_meanwhile(

@@ -184,6 +184,13 @@ class StoreCheck:
             yield from batch.places(batch.start)
             yield from batch.places(batch.start + UNIT)
 
+    def unclear_places(self) -> list[PartitionPosition]:
+        """Return the places of the batch's last entry that may be their partitions', because no probe behind it says
+        more: too many entries of others follow."""
+        last = self.batch.last_entry
+        behind = self._results_at(last + UNIT)
+        return [(partition, last) for partition in self._first_ids(last) if partition not in behind]
+
     def _places_behind(self, position: int) -> Iterator[PartitionPosition]:
         """Yield the positions that show which partition has the entry at `position`, if that is not clear."""
         if not self._owners(position):

@@ -132,7 +132,7 @@ class TruncationCheck:
     def _evaluate(
         self,
         checks: Iterable[StoreCheck],
-        results: Results,
+        results: dict[PartitionPosition, ProbeResult],
         begin: Positions,
         ends: Positions,
         log_ends: Positions,
@@ -150,6 +150,9 @@ class TruncationCheck:
             elif check.needs_fingerprints:
                 if check.is_too_short:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")
+                if check.lacks_owner:
+                    for place in self.prober.proven(check.unclear_places()):
+                        results[place] = results[place]._replace(is_exact=True)
                 end, is_tail = self._owned_end(batch) if check.lacks_owner else (batch.end, False)
                 # What came behind the end meanwhile belongs to the next batch, as the entries before it.
                 is_tail = is_tail or (end < batch.end and batch.end >= max(log_ends[one] for one in batch.partitions))

@@ -17,7 +17,8 @@ from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_EVERYTHING, READ_FILES
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 _PARTITIONS_PER_WRITE = 32  # a reply may have half a megabyte, and all replies of one write are kept in memory
 _FETCHES = (1, 4, 16)  # of each attempt: other partitions' messages may fill a fetch
+_FETCHES_TO_PASS_A_REPLY = 4  # a read of memory may pass more entries than one of files
 
 PartitionPosition = tuple[Partition, int]
 
@@ -125,6 +127,24 @@ class Prober:
             for partition, begin, end in wanted
             if (partition, begin) in found and (partition, end) in found
         }
+
+    def proven(self, places: Iterable[PartitionPosition]) -> Iterator[PartitionPosition]:
+        """Yield those of the places at which the partition surely has a message, however many entries of others follow.
+
+        One fetch more shows where the reply with this message ended. Fetches from behind the position that pass this
+        end without a message prove that the message stands at the position.
+        """
+        for partition, position in places:
+            fetch = self.visitor.fetch(partition, escape=True)
+            seeks = self.visitor.seek(partition, position), self.visitor.seek(partition, position + UNIT)
+            requests = [seeks[0], fetch, fetch, seeks[1], *[fetch] * _FETCHES_TO_PASS_A_REPLY]
+            try:
+                if _stands_at(position, self.visitor.exchange({partition: requests})[partition]):
+                    yield partition, position
+            except TransportError as error:
+                self.visitor.failed(partition, error)
+            except (ConfigError, ServerError) as error:
+                _log.info("%s", error)
 
     def extents(self, partitions: Iterable[Partition], policy: int = READ_EVERYTHING) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
@@ -248,6 +268,33 @@ def fetch_once(
             yield partition, sought, fetched
 
 
+def _stands_at(position: int, exchanges: Sequence[Exchange]) -> bool:
+    """Return whether the message that the first fetch found surely stands at `position`, see `Prober.proven`."""
+    sought, behind = unwrap_seek(exchanges[0]), unwrap_seek(exchanges[3])
+    replies = [
+        unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, request.what)
+        for request, outcome in (*exchanges[1:3], *exchanges[4:])
+    ]
+    found, next_one, *later = replies
+    if not (sought.currOffset == position and behind.currOffset == position + UNIT and found.currOffset == position):
+        return False
+    if not found.messages or next_one.errCode != ErrCode.SUCCESS:
+        return False
+    begin = position + UNIT  # of the next fetch; -1 if unknown
+    for reply in later:
+        if reply.errCode == ErrCode.NOT_FOUND and not_found_kind(reply.errMsg) is NotFound.PASSED:
+            begin = -1
+            continue
+        if reply.errCode != ErrCode.SUCCESS or begin not in (-1, reply.currOffset):
+            return False
+        if reply.currOffset >= next_one.currOffset:
+            return True
+        if reply.messages:
+            return reply.messages[0].messageId != found.messages[0].messageId
+        begin = -1
+    return False
+
+
 def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
     """Return what a seek and the fetches behind it found, None if an attempt a little later may find more."""
     seek = unwrap_seek(exchanges[0])
@@ -263,7 +310,7 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
                 return None  # another client moved the cursor
             is_certain = is_certain or reply.currOffset > begin
             if reply.messages:
-                is_exact = is_first and len(reply.messages) * INDEX_MSG_UNIT_SIZE == reply.maxOffset - begin
+                is_exact = is_first and len(reply.messages) * UNIT == reply.maxOffset - begin
                 ids = tuple(message.messageId for message in reply.messages[:2])
                 return ProbeResult(begin, ids, is_exact=is_exact)
         elif reply.errCode != ErrCode.NOT_FOUND:
