@@ -44,6 +44,18 @@ def test_a_visitor_ends_the_claim_of_another_one(cluster: EmbeddedCluster) -> No
     assert reading.register(cluster, GROUP, HERE, STRANGER).errCode == 200, "the claim was released"
 
 
+def test_a_visitor_does_not_wait_for_another_one(cluster: EmbeddedCluster) -> None:
+    """Where visits follow one another, after each pause another visitor holds the partition."""
+    clock = SkippingClock()
+    given = settings(cluster, clock=clock)
+    with closing(reading.visitor(cluster, GROUP)) as one, closing(reading.visitor(cluster, GROUP, given)) as other:
+        for _ in range(3):
+            Prober(one).extents([HERE])
+            assert Prober(other).extents([HERE]) == {HERE: (0, 3 * UNIT)}
+        assert len(Prober(other).probe([(HERE, UNIT)])) == 1
+    assert not clock.pauses
+
+
 def test_a_visit_waits_for_a_foreign_claim_as_long_as_for_a_broker(cluster: EmbeddedCluster) -> None:
     assert reading.register(cluster, GROUP, HERE, STRANGER).errCode == 200
     clock = SkippingClock()

@@ -13,16 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.master_client import new_client_id
-from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests
+from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, unwrap_seek
 from tubemq_spark.client.consumer.working_group import look_group
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests
-from tubemq_spark.errors import TransportError
+from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.constants import READ_EVERYTHING
+from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.metadata import Broker, Partition
 
 _log = logging.getLogger(__name__)
 
 _ROLE = "look"
+_VISITORS = f"spark_{_ROLE}_"  # their client ids begin so
+_TRIES_AT_ONCE = 5  # the next visitor of a crowd may come first
 
 
 class Visitor:
@@ -58,8 +61,31 @@ class Visitor:
     def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
         """Send the requests of each partition, which begin with a seek, and return each of them with its outcome.
 
-        The caller passes each `TransportError` of `unwrap_seek` to `failed`, and tries again later.
+        Where another visitor holds the partition, end its claim and send them again at once: after a pause, one more
+        visitor may hold it. The caller passes each `TransportError` of `unwrap_seek` to `failed`, and tries again
+        later.
         """
+        answers = self._send(requests)
+        for _ in range(_TRIES_AT_ONCE):
+            met = [partition for partition, (seek, *_) in answers.items() if self._met_visitor(partition, seek)]
+            if not met:
+                break
+            answers |= self._send({partition: requests[partition] for partition in met})
+        return answers
+
+    def _met_visitor(self, partition: Partition, seek: Exchange) -> bool:
+        """Return whether another visitor holds the partition. Then its claim is ended with the next requests."""
+        outcome = seek[1]
+        if isinstance(outcome, Response) and _VISITORS.encode() in outcome.data:  # most replies name nobody
+            try:
+                unwrap_seek(seek)
+            except TubeMQError as error:
+                if isinstance(error, TransportError) and error.holder.startswith(_VISITORS):
+                    self._in_the_way[partition] = error.holder
+                    return True
+        return False
+
+    def _send(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
         sent: list[ServerRequest] = []
         releases: list[ServerRequest] = []
         for partition, several in requests.items():
@@ -73,7 +99,7 @@ class Visitor:
     def failed(self, partition: Partition, error: TransportError) -> None:
         """Record why a visit failed. If another visitor holds the partition, the next visit ends that claim first."""
         _log.info("%s", error)
-        if error.holder.startswith(f"spark_{_ROLE}_"):
+        if error.holder.startswith(_VISITORS):
             self._in_the_way[partition] = error.holder
         else:
             self.failures += 1
