@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, StreamRun, bodies, fill, stored
+from tubemq_spark.errors import DataLossError
 from tubemq_spark.source.truncation_check import StoreChangedError, TruncationCheck
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import ServerConfig
@@ -53,20 +55,37 @@ def test_new_partitions_are_found_while_the_query_runs(start: Start, grow: Grow)
         wait_until(lambda: all_came(tubemq, stream, run))
 
 
-@growing
 @pytest.mark.parametrize("data_only", [False, True])
-def test_a_new_partition_whose_first_messages_are_gone_is_in_the_log(
-    start: Start, caplog: pytest.LogCaptureFixture, grow: Grow, data_only: bool
+@pytest.mark.parametrize("growth", ["stores", "broker"])
+def test_a_new_store_that_lost_its_beginning_is_a_loss(
+    start: Start, caplog: pytest.LogCaptureFixture, growth: str, data_only: bool
 ) -> None:
     tubemq = start({"t": 2})
     fill(tubemq, "t", 10)
     stream = Stream(tubemq, "t", metadataIntervalMs=100)
     stream.run()
-    assert "[new-partition-late]" not in caplog.text
-    grow(tubemq)
+    GROWTHS[growth](tubemq)
     fill(tubemq, "t", 60)
+    stream.run(failOnDataLoss="false", assign=json.dumps({"t": ["1:0", "1:1"]}), subscribe=None)
     tubemq.expire("t", keep=5, data_only=data_only)
+    with pytest.raises(DataLossError, match="is new to the query and begins at") as raised:
+        stream.run()
+    assert (raised.value.asked, raised.value.partition < 2) == (0, growth == "broker")
     stream.run(failOnDataLoss="false")
+    assert f"[data-loss] {raised.value.broker_id}:t:{raised.value.partition}: the store is new" in caplog.text
+    assert set(bodies(stream.rows)) >= set(stored(tubemq, "t"))
+
+
+def test_new_partitions_of_an_old_store_are_no_loss(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 10)
+    tubemq.expire("t", keep=5)
+    stream = Stream(tubemq, "t", metadataIntervalMs=100)
+    stream.run()
+    tubemq.create_topic("t", partitions=4)
+    fill(tubemq, "t", 60)
+    stream.run()
+    assert set(bodies(stream.rows)) >= set(stored(tubemq, "t"))
     assert "[new-partition-late]" in caplog.text
 
 

@@ -13,6 +13,7 @@ from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.client.retries import OUTAGES, Deadline, Retries
 from tubemq_spark.errors import TransportError, TubeMQError
+from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
@@ -38,7 +39,8 @@ class PartitionDiscovery:
 
     def new_positions(self, known: Positions, start: StreamOffset, claims: GroupClaims) -> dict[Partition, int]:
         """Claim partitions that are new, and return where they are read from: those that the query has read or left
-        before `start` go on there, or where new messages begin if the store was truncated."""
+        before `start` go on there, or where new messages begin if the store was truncated. If the query reads a topic
+        and not the store, the store's beginning belongs to the query: its loss goes to the loss policy."""
         found = self._discover(known, claims)
         back = {
             p: at
@@ -48,10 +50,18 @@ class PartitionDiscovery:
         if back:
             back |= TruncationCheck(self._prober, self._session.cluster).lost_since(back, start.fingerprints)[0]
         new: dict[Partition, int] = {}
+        topics, stores = {p.topic for p in known}, {p.store for p in (*known, *start.left)}
         for partition, (begin, end) in found.items():
             new[partition] = min(back.get(partition, begin), end)
             if partition in back:
                 _log.info("%s is there again; reading goes on at %d", partition, new[partition])
+            elif begin and partition.topic in topics and partition.store not in stores:
+                text = (
+                    f"{partition}: the store is new to the query and begins at {begin}, because retention removed "
+                    f"[0, {begin}) before the query knew it. If its broker was only away when the query began, start "
+                    "it once with option 'failOnDataLoss' false"
+                )
+                self._options.loss_policy.report(loss_of(partition, text, asked=0, offered=begin))
             elif begin:
                 _log.warning(
                     "[new-partition-late] %s is new to the query, and its store begins at %d: of messages before that "
