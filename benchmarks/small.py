@@ -43,7 +43,7 @@ def measure(scale: Scale, record: Recorder) -> None:
                 "tubemq.master": tubemq.master,
                 "subscribe": TOPIC,
                 "tubemq.group": f"small_{number}",
-                "headsIntervalMs": "0",  # else `processAllAvailable` may return before the rows
+                "headsIntervalMs": "0",  # else the times contain the source's wait for its next request
             }
             ours = batches(spark, "tubemq", options, partial(send_rows, producer))
             offered = Path(folder, str(number))

@@ -58,7 +58,7 @@ _HORIZONS = {0.0: 4.0, 1.0: 7.0, 2.0: 10.0, 15.0: 50.0, 60.0: 130.0}  # seconds,
 OPTIONS: Possible = (
     (1.0, "startingoffsets", ("earliest", "earliest", "latest", "group")),
     (1.0, _TIMEOUT, ("5000", "45000")),
-    (1.0, "headsintervalms", ("0", "100")),
+    (1.0, "headsintervalms", ("0", "100", "1000")),
     (0.08, "startingtimestamp", ("1764000000300", "1764000002000")),  # the world begins at 1764000000
     (0.3, "maxoffsetspertrigger", ("3", "5", "9")),
     (0.15, "maxbytespertrigger", ("60", "500")),

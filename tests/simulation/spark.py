@@ -19,7 +19,7 @@ T = TypeVar("T")
 _IDLE_WORKER = 60.0  # seconds after which Spark kills a Python worker
 _REPEATS = 3  # of a stage (spark.stage.maxConsecutiveAttempts)
 _CANCEL = 2.0  # seconds in which a cancelled task may still run
-_IDLE_POLLS = (0.1, 0.2, 0.4, 0.8)  # seconds; Spark asks more often, which changes nothing
+_IDLE_POLLS = (0.1, 0.2, 0.4, 0.8)  # seconds; Spark asks more often, and the source lets it wait
 
 
 class StageError(Exception):

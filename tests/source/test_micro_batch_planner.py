@@ -123,6 +123,42 @@ def test_topic_that_was_created_again_is_no_news_while_it_is_empty(
     assert planner.latest(end).to_json() == end.to_json()
 
 
+def test_answer_is_never_older_than_the_question(
+    tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, skipping_clock: SkippingClock
+) -> None:
+    """`latest` waits until it may ask the brokers: also for what was stored just before, and while it waited."""
+    planner = new_planner(poll_interval=0.1)
+    end = planner.latest(planner.initial())
+    planner.plan(planner.initial(), end)
+    for _ in range(40):
+        assert planner.latest(end) == end
+    assert sum(skipping_clock.pauses) > 10
+    assert 0.9 < skipping_clock.pauses[-1] <= 1.0
+    tubemq.send("t", b"new")
+    skipping_clock.pauses.clear()
+    assert planner.latest(end).positions == {**ENDS, A: 308}
+    assert 0.9 < sum(skipping_clock.pauses) <= 1.0
+
+
+@pytest.mark.parametrize("other_work", ["a batch of another source", "a pause", "a batch of its own"])
+def test_who_did_something_else_meanwhile_does_not_wait(
+    new_planner: NewPlanner, skipping_clock: SkippingClock, other_work: str
+) -> None:
+    planner = new_planner(poll_interval=5.0)
+    end = planner.latest(planner.initial())
+    planner.plan(planner.initial(), end)
+    if other_work != "a batch of its own":
+        planner.latest(end)
+    if other_work == "a batch of another source":
+        planner.commit(end)
+    if other_work == "a pause":
+        skipping_clock.advance(5.0)
+    planner.latest(end)
+    assert skipping_clock.pauses == []
+    planner.latest(end)
+    assert sum(skipping_clock.pauses) == pytest.approx(5.0, abs=1.0)
+
+
 @pytest.mark.parametrize("commits", [True, False])
 def test_group_is_at_once_where_a_new_partition_begins(
     tubemq: EmbeddedTubeMQ, new_planner: NewPlanner, commits: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,24 @@ def test_limits_with_each_trigger(spark: SparkSession, queries: Queries, start: 
     assert tubemq.group_offset(GROUP, "t", 1, 0) == 80 * UNIT
     run_to_the_end(queries.start(frame, batches, tmp_path / "checkpoint", availableNow=True))
     assert tubemq.group_offset(GROUP, "t", 1, 0) == 125 * UNIT
+
+
+@pytest.mark.option("headsIntervalMs")
+@pytest.mark.parametrize("topics", ["t", "tu"], ids=["one source", "two sources"])
+def test_process_all_available_returns_after_all_that_was_stored_before(
+    spark: SparkSession, queries: Queries, start: Start, tmp_path: Path, topics: str
+) -> None:
+    """Also if the brokers answered just now and must not be asked for a while."""
+    tubemq = start({"t": 1, "u": 1})
+    batches = Batches()
+    frames = [stream(spark, tubemq, topic, tubemq_group=f"of_{topic}", headsIntervalMs=2000) for topic in topics]
+    query = queries.start(reduce(DataFrame.union, frames), batches, tmp_path / "checkpoint")
+    query.processAllAvailable()
+    for count in (1, 2, 3):
+        for topic in topics:
+            fill(tubemq, topic, 1)
+        query.processAllAvailable()
+        assert len(batches.rows) == count * len(topics)
 
 
 @pytest.mark.option("maxPartitionsPerTask")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import NamedTuple
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -38,15 +37,6 @@ from tubemq_spark.source.truncation_check import StoreChangedError
 _log = logging.getLogger(__name__)
 
 
-class _Answer(NamedTuple):
-    """The answer to `latest`, asked from `start`: the batch ends at `end`, the stores at `log_ends`."""
-
-    start: StreamOffset
-    limited: bool
-    end: StreamOffset
-    log_ends: StreamOffset
-
-
 class MicroBatchPlanner:
     """One run of a streaming query. Not thread-safe: Spark calls from one thread."""
 
@@ -67,7 +57,8 @@ class MicroBatchPlanner:
         self._poll_interval = PollInterval(options.poll_interval, client.timings.max_poll_interval, client.clock)
         self._initial = StreamOffset(system.token_hex(8), {})
         self._first: Positions | None = None  # where a new query begins
-        self._answer: _Answer | None = None
+        self._log_ends: StreamOffset | None = None
+        self._asked_from: StreamOffset | None = None  # where Spark asked from last, if it has committed nothing since
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._batches = 0  # that were planned
 
@@ -91,25 +82,25 @@ class MicroBatchPlanner:
     @property
     def log_ends(self) -> StreamOffset | None:
         """Where the stores ended when the brokers were asked last."""
-        return None if self._answer is None else self._answer.log_ends
+        return self._log_ends
 
     def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
         """Return where the next micro-batch ends; `start` itself if there is nothing new. Move the group
         to `start`.
 
         `start` is what Spark has committed, or the initial offset. The batch is `limited` by the options, or ends at
-        the log ends. The brokers are asked at most every `headsIntervalMs`, and less often while nothing arrives (see
-        `PollInterval`).
+        the log ends. Each call asks the brokers, and first waits until `PollInterval` allows it if Spark has committed
+        nothing since the last one: all that was stored before the call is in the answer, as Spark's
+        `processAllAvailable` needs it.
 
         Raises as `OffsetResolver.initial` and `GroupClaims.take`. Lost tails and partitions that are gone are reported
         to the loss policy.
         """
-        last = self._answer
-        if last is not None and (last.start, last.limited) != (start, limited):
-            last = None
-        if last is not None and not self._poll_interval.is_due:
-            return last.end
-        now = self._options.client.clock.monotonic()
+        clock = self._options.client.clock
+        is_repeated = self._asked_from == start
+        if is_repeated and (pause := self._poll_interval.pause()):
+            clock.sleep(pause)
+        now = clock.monotonic()
         begin = self._partitions.without_unsubscribed(start)
         self._partitions.check_topics([*begin.positions, *begin.left, *(self._first or ())])
         claims = self._claims_of(start.query)
@@ -119,16 +110,19 @@ class MicroBatchPlanner:
             claims,
             lambda _: self._try_to_find_end(begin, claims, now, limited),
         )
-        self._answer = _Answer(start, limited, end, log_ends)
-        self._poll_interval.polled(has_news=last is None or log_ends.positions != start.positions)
+        self._asked_from, self._log_ends = start, log_ends
+        self._poll_interval.polled(has_news=not is_repeated or log_ends.positions != start.positions)
         return end
 
     def commit(self, offset: StreamOffset) -> None:
         """Move the group forward to `offset`, which Spark has committed, each partition once. Spark may pass an older
         offset than to `latest`.
 
+        Spark calls this for each micro-batch, also if only another source had news: `latest` does not wait then.
+
         Raises as `GroupClaims.take`.
         """
+        self._asked_from = None
         self._partitions.move_group(self._claims_of(offset.query), offset.positions, is_latest=False)
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
@@ -246,7 +240,6 @@ class MicroBatchPlanner:
             )
             for partition in to_read
         }
-        self._answer = None
         self._batches += 1
         claim = replace(claims.claim, batch=self._batches)
         group = stream_group(options.group)

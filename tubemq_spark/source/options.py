@@ -174,9 +174,9 @@ HEADS_INTERVAL_MS = number(
     "headsIntervalMs",
     "milliseconds",
     0,
-    "the minimum time between two requests for the log ends. While nothing arrives, it grows to a tenth of the time "
-    "without new messages, up to 1000: that is the longest time that the first message after an idle time waits. With "
-    "0, the brokers are asked whenever Spark asks",
+    "the minimum time between two requests for the log ends while Spark does nothing else: the source lets Spark wait "
+    "until then. While nothing arrives, it grows to a tenth of the time without new messages, up to 1000: that is the "
+    "longest time that the first message after an idle time waits. With 0, the source never waits",
     100,
 )
 PUSH_FILTERS = flag(

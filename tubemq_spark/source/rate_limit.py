@@ -159,8 +159,8 @@ def _store_ranges(start: Positions, ends: Positions) -> dict[Store, tuple[int, i
 
 
 class PollInterval:
-    """Tells when the next request is due. While nothing arrives, the interval grows to a tenth of the time without
-    news, from `least` to `most` seconds. With a `least` of 0 it is always due, and a `least` above `most` wins."""
+    """Tells how long to wait before the next request. While nothing arrives, the interval grows to a tenth of the time
+    without news, from `least` to `most` seconds. A `least` above `most` wins."""
 
     def __init__(self, least: float, most: float = 1.0, clock: Clock = SYSTEM_CLOCK) -> None:
         self._least = least
@@ -169,16 +169,16 @@ class PollInterval:
         self._polled_at = float("-inf")
         self._news_at = clock.monotonic()
 
-    @property
-    def interval(self) -> float:
-        """Seconds from the last request to the next one."""
-        if not self._least:
-            return 0.0
-        return max(self._least, min(self._most, _IDLE_SHARE * (self._polled_at - self._news_at)))
+    def pause(self) -> float:
+        """Return the seconds until the next request may be made; 0 if it may be made now.
 
-    @property
-    def is_due(self) -> bool:
-        return self._clock.monotonic() - self._polled_at >= self.interval
+        It may be made `least` seconds after the last reply: who asks so late has other pauses, such as a trigger's, or
+        the wait of a second source, and must not wait for both.
+        """
+        passed = self._clock.monotonic() - self._polled_at
+        if passed >= self._least:
+            return 0.0
+        return max(self._least, min(self._most, _IDLE_SHARE * (self._polled_at - self._news_at))) - passed
 
     def polled(self, *, has_news: bool) -> None:
         """Note that the brokers answered now. `has_news`: there is something to read, or something was committed."""
