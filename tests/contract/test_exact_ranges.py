@@ -68,9 +68,7 @@ class Scene:
             yield partition, start * UNIT, end * UNIT
 
     def read(self, partition: Partition, start: int, end: int) -> list[Row]:
-        rows = reading.read(self.cluster, self.group, partition, start, end)
-        assert reading.group_position(self.cluster, self.group, partition).group == start
-        return rows
+        return reading.read(self.cluster, self.group, partition, start, end)
 
     def expected(self, partition: Partition, start: int, end: int) -> list[Row]:
         return reading.expected(self.sent[partition], start, end, sole=reading.owns_store(self.cluster, partition))
@@ -129,6 +127,7 @@ def test_entries_without_a_message_shift_no_positions(
     cluster: Cluster, group: str, rng: random.Random, layout: Layout
 ) -> None:
     scene = Scene(cluster, cluster.new_topic(layout), group, rng)
+    scene.send(1)  # holes at the begin of a store look like messages that retention has removed
     for _ in range(40):
         scene.send(rng.randint(1, 60), holes=rng.random() < 0.4)
     if layout == "one":  # else a reader waits for that: a hole may be a message that only files give out

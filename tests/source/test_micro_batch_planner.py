@@ -255,10 +255,10 @@ def test_each_partition_is_probed_once_at_the_end_of_a_batch(partitions: int, st
         assert sum(cost.of_partitions.values()) <= most
 
 
-@pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 5), (30, 1, 6), (3, 10, 6)])
+@pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 5), (30, 1, 7), (3, 10, 7)])
 def test_task_makes_few_requests_for_a_partition_with_little_to_read(partitions: int, stores: int, most: int) -> None:
     """It claims by a seek, fetches all messages and in shared stores once more none, proves with a seek and a roll-back
-    that nothing moved, and releases the claim."""
+    that nothing moved, in shared stores with one more seek that all is in memory, and releases the claim."""
     with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
         send_to_all(tubemq, partitions, stores)
         stream.read()
@@ -292,10 +292,10 @@ def test_batch_plan_asks_each_store_and_claims_nothing() -> None:
         raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
         with counted(tubemq) as cost:
             tasks = plan_batch(SourceOptions.read(raw, streaming=False))
-        assert cost.of_partitions == {"partition_register": 10, "partition_unregister": 10}
+        assert cost.of_partitions == {"partition_register": 20, "partition_unregister": 10}
         with counted(tubemq) as cost:
             assert sum(batch.num_rows for task in tasks for batch in task.read()) == 30
-        assert sum(cost.of_partitions.values()) <= 6 * 30
+        assert sum(cost.of_partitions.values()) <= 7 * 30
 
 
 def test_group_never_moves_back_within_a_run(tubemq: EmbeddedTubeMQ, new_planner: NewPlanner) -> None:

@@ -21,51 +21,61 @@ from tubemq_spark.protocol.metadata import Partition
 _SAMPLE = 8  # partitions of a store that are probed first: most often one of them has a message
 
 
-def stores_without_message(
+def has_message_before(
+    prober: Prober, members: Sequence[Partition], position: int, optional: Collection[Partition] = frozenset()
+) -> bool:
+    """Return whether one of `members`, all partitions of a store, has a message before `position`, as far as a probe
+    shows, or surely has one at the entry before it. Positions are bytes of the index. Raises as `stores_without`."""
+    for several in (members[:_SAMPLE], members[_SAMPLE:]):
+        if any(prober.have_messages([(one, 0, position) for one in several], optional).values()):
+            return True
+    store = members[0].store
+    return not stores_without(prober, {store: position - UNIT}, {store: members}, optional)
+
+
+def stores_without(
     prober: Prober,
-    spans: Mapping[Store, tuple[int, int]],
+    entries: Mapping[Store, int],
     members: Mapping[Store, Sequence[Partition]],
     optional: Collection[Partition] = frozenset(),
 ) -> list[Store]:
-    """Return the stores none of whose `members`, all partitions of the store, has a message in its span, [begin, end).
+    """Return the stores none of whose `members`, all partitions of the store, has a message at the store's entry.
 
     Positions are bytes of the index. A broker may not serve the `optional` partitions yet; these have no messages then.
     Raise `TransportError` if a broker gives no clear answer, else as `Prober.extents`.
     """
-    left = list(spans)
+    left = list(entries)
     for first, last in ((0, _SAMPLE), (_SAMPLE, None)):
-        asked = [(one, *spans[store]) for store in left for one in members[store][first:last]]
-        has = prober.have_messages(asked, optional)
-        if unclear := [str(one) for one, *_ in asked if one not in has and one not in optional]:
-            raise TransportError(f"the brokers do not say for now which messages {', '.join(unclear)} have")
-        found = {one.store for one, is_there in has.items() if is_there}
-        left = [store for store in left if store not in found]
+        places = [(one, entries[store]) for store in left for one in members[store][first:last]]
+        behind = [(one, at + UNIT) for one, at in places]
+        results = prober.probe([*places, *behind], places, optional)
+        if unclear := [str(one) for one, at in places if (one, at) not in results and one not in optional]:
+            raise TransportError(f"the brokers do not say for now whether {', '.join(unclear)} have messages")
+        found = {place: results[place].first_id for place in places if place in results}
+        suspects = {place for place, first_id in found.items() if first_id is not None}
+        owners = {
+            (one, at)
+            for one, at in suspects
+            if (one, at + UNIT) in results and results[one, at + UNIT].first_id != found[one, at]
+        }
+        owners |= set(prober.proven(place for place in suspects if (place[0], place[1] + UNIT) not in results))
+        left = [store for store in left if store not in {one.store for one, _ in owners}]
     return left
-
-
-def has_message_before(
-    prober: Prober, members: Sequence[Partition], position: int, optional: Collection[Partition] = frozenset()
-) -> bool:
-    """Return whether one of `members`, all partitions of a store, has a message before `position`. Raises as
-    `stores_without_message`."""
-    store = members[0].store
-    return not stores_without_message(prober, {store: (0, position)}, {store: members}, optional)
 
 
 def at_first_messages(prober: Prober, cluster: Cluster, starts: Mapping[Partition, int]) -> dict[Partition, int]:
     """Return `starts`, where each one at the begin of its store's index becomes the position of the store's first
     message. Retention removes files only, so a store that begins in memory lacks nothing. Raises as
-    `stores_without_message`."""
+    `stores_without`."""
     extents = {partition.store: extent for partition, extent in prober.extents(starts, READ_FILES).items()}
     begins = {one.store: at for one, at in starts.items() if at == extents[one.store].begin < extents[one.store].end}
     members = {one.store: cluster.store_members(one) or [one] for one in starts if one.store in begins}
     optional = {one for several in members.values() for one in several if one not in starts}
-    spans = {store: (at, at + UNIT) for store, at in begins.items()}
     first = {
         store: first_message(
             prober, [one for one in members[store] if one in starts], begins[store], extents[store].end
         )
-        for store in stores_without_message(prober, spans, members, optional)
+        for store in stores_without(prober, begins, members, optional)
     }
     return {one: max(at, first.get(one.store, at)) if at == begins.get(one.store) else at for one, at in starts.items()}
 

@@ -131,5 +131,8 @@ class RetentionCheck:
             yield Prober(visitor)
 
     def _loss(self, asked: int, offered: int) -> DataLossError:
-        text = f"{self._claim.partition}: retention removed the data of [{asked}, {offered}), and not yet their index"
+        text = (
+            f"{self._claim.partition}: retention removed the data of [{asked}, {offered}), and not yet their index (or "
+            "producers wrote there what no broker delivers: attributes announced, and none there)"
+        )
         return loss_of(self._claim.partition, text, asked=asked, offered=offered)
