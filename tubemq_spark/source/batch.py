@@ -26,6 +26,7 @@ from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import GROUP
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
+from tubemq_spark.source.long_messages import LongMessages
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_discovery import with_matching_topics
@@ -78,20 +79,22 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
     label, reader = label_of(system.host_name()), system.token_hex(4)
     claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
     visitor = visitor_for(session)
+    prober = Prober(visitor)
+    long_messages = LongMessages(options, prober)
     try:
         partitions = partitions_to_read(options, session)
-        prober = Prober(visitor)
         earliest = None
         if GROUP in options.starting.places:
             at = GroupClaims(session, claim, options.claim_timeout).look(partitions)
         else:
             at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
             earliest = {one: position.group for one, position in at.items()}
-        resolver = OffsetResolver(options, prober)
+        resolver = OffsetResolver(options, prober, long_messages)
         starts = at_first_messages(prober, session.cluster, resolver.starting(at, earliest))
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if pushed is not None:
             to_read = _narrowed(to_read, options, session, pushed)
+        long_messages.wait_until_flushed({partition: end for partition, (_, end) in to_read.items()})
         return input_partitions(
             options,
             session,
@@ -108,6 +111,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
         )
     finally:
         visitor.close()
+        long_messages.close()
         session.close()
 
 

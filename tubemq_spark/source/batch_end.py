@@ -19,6 +19,7 @@ from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.empty_partitions import empty_partitions
 from tubemq_spark.source.input_partition import exclusive_stores
+from tubemq_spark.source.long_messages import LongMessages
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
@@ -45,9 +46,15 @@ class BatchEnd:
     """Finds the ends of the micro-batches of one run. Not thread-safe."""
 
     def __init__(
-        self, options: SourceOptions, session: ConsumerSession, partitions: PartitionSet, prober: Prober
+        self,
+        options: SourceOptions,
+        session: ConsumerSession,
+        partitions: PartitionSet,
+        prober: Prober,
+        long_messages: LongMessages,
     ) -> None:
         self._options, self._session, self._partitions, self._prober = options, session, partitions, prober
+        self._long_messages = long_messages
         self._clock = options.client.clock
         self.rate_limit = RateLimit(
             options.min_offsets, options.max_offsets, options.max_delay, self._clock, options.max_bytes
@@ -79,8 +86,14 @@ class BatchEnd:
         for partition in new:
             self._unowned.pop(partition.store, None)
         visitor = self._prober.visitor
+        readable = self._long_messages.readable_ends(begin, log_ends)
         ends = self.rate_limit.batch_end(
-            begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(visitor, begin, log_ends)
+            begin,
+            log_ends,
+            new_ends,
+            limited=limited,
+            readable=readable,
+            sizes=lambda: _sizes(visitor, begin, {**log_ends, **readable}),
         )
         failures, counted_at = visitor.failures, self._clock.monotonic()
         empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)

@@ -24,6 +24,7 @@ from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.source.batch_end import BatchEnd, UnreadLossError
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions
+from tubemq_spark.source.long_messages import FlushWait, LongMessages
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
@@ -52,7 +53,8 @@ class MicroBatchPlanner:
         self._prober = Prober(self._visitor)
         self._partitions = PartitionSet(options, self._session)
         self._discovery = PartitionDiscovery(options, self._session, self._partitions, self._prober)
-        self._batch_end = BatchEnd(options, self._session, self._partitions, self._prober)
+        self._long_messages = LongMessages(options, self._prober)
+        self._batch_end = BatchEnd(options, self._session, self._partitions, self._prober, self._long_messages)
         client = options.client
         self._poll_interval = PollInterval(options.poll_interval, client.timings.max_poll_interval, client.clock)
         self._initial = StreamOffset(system.token_hex(8), {})
@@ -108,7 +110,7 @@ class MicroBatchPlanner:
             begin,
             begin.positions,
             claims,
-            lambda _: self._try_to_find_end(begin, claims, now, limited),
+            lambda _: self._find_flushed_end(begin, claims, now, limited),
         )
         self._asked_from, self._log_ends = start, log_ends
         self._poll_interval.polled(has_news=not is_repeated or log_ends.positions != start.positions)
@@ -141,7 +143,22 @@ class MicroBatchPlanner:
             self._claims.release()
             self._claims = None
         self._visitor.close()
+        self._long_messages.close()
         self._session.close()
+
+    def _find_flushed_end(
+        self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
+    ) -> tuple[StreamOffset, StreamOffset]:
+        """Return the end of the next micro-batch, and the log ends. A run with trigger AvailableNow ends with the first
+        micro-batch that brings nothing: so wait until what is left of it can be read."""
+        wait = FlushWait(self._options.client)
+        while True:
+            found = self._try_to_find_end(start, claims, now, limited)
+            held_back = self._batch_end.rate_limit.held_back
+            if found[0] != start or not held_back:
+                return found
+            wait.pause(held_back)
+            now = self._options.client.clock.monotonic()
 
     def _try_to_find_end(
         self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
@@ -194,7 +211,7 @@ class MicroBatchPlanner:
         claims.hold(wanted, read_status(options))
         if self._first is None:
             at = {partition: claims.position(partition) for partition in wanted}
-            starts = OffsetResolver(options, self._prober).starting(at)
+            starts = OffsetResolver(options, self._prober, self._long_messages).starting(at)
             self._first = at_first_messages(self._prober, self._session.cluster, starts)
         return self._partitions.present(self._first)
 

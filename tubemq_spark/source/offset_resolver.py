@@ -17,6 +17,7 @@ from tubemq_spark.protocol.index_search import outside_repeated_hour, whole_minu
 from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bound import EARLIEST, GROUP, LATEST, Bound
+from tubemq_spark.source.long_messages import LongMessages
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.options import SourceOptions
 
@@ -26,9 +27,10 @@ _log = logging.getLogger(__name__)
 class OffsetResolver:
     """Asks the brokers for the positions that the user's bounds mean."""
 
-    def __init__(self, options: SourceOptions, prober: Prober) -> None:
+    def __init__(self, options: SourceOptions, prober: Prober, long_messages: LongMessages) -> None:
         self._options = options
         self._prober = prober
+        self._long_messages = long_messages
 
     def starting(
         self, at: Mapping[Partition, GroupPosition], earliest: Positions | None = None
@@ -81,7 +83,12 @@ class OffsetResolver:
         if not wanted:
             return {}
         extents, skips_untimed = self._prober.extents(wanted), self._options.skips_untimed
-        return find_positions(self._prober.visitor, wanted, extents, zone, is_end=is_end, skips_untimed=skips_untimed)
+        return self._long_messages.found(
+            {partition: extent.end for partition, extent in extents.items()},
+            lambda: find_positions(
+                self._prober.visitor, wanted, extents, zone, is_end=is_end, skips_untimed=skips_untimed
+            ),
+        )
 
     def _resolve(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timezone, tzinfo
 from importlib.util import find_spec
@@ -117,6 +117,15 @@ ENDING_OFFSETS_BY_TIMESTAMP = Option(
     parsers.moment_bounds("endingOffsetsByTimestamp"),
     _TIMES,
     "batch only: as `endingTimestamp`, with a time for each partition; wins over `endingOffsets`",
+)
+LONG_MESSAGE_TOPICS = Option(
+    "longMessageTopics",
+    parsers.topics,
+    "topic[,topic…]",
+    "topics whose maximum message size is, or was, above the cluster's. Masters since release 1.4 tell which ones have "
+    "such a limit, so the option is needed only where they are older, or refuse to answer producers with the query's "
+    "credentials (line `topic-limits-unknown` in the log). Messages of such topics are read when they are in the "
+    "brokers' files, see [what such a topic costs](howto/sizing.md#long-messages)",
 )
 FAIL_ON_DATA_LOSS = flag(
     "failOnDataLoss",
@@ -252,6 +261,7 @@ class SourceOptions:
     assigned: frozenset[Partition] | None
     filters: Mapping[str, tuple[str, ...]]
     given_filters: Filters
+    long_topics: frozenset[str]
     late_start: str
     skips_untimed: bool
     loss_policy: LossPolicy
@@ -311,6 +321,8 @@ class SourceOptions:
         given_filters = FILTERS.read(raw) or {}
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
         filters = filters_of(topics, given_filters, pattern)
+        long_topics = frozenset(LONG_MESSAGE_TOPICS.read(raw) or ())
+        _check_named(LONG_MESSAGE_TOPICS, long_topics, topics, pattern)
         rows = row_format(raw, filters)
         late_start = STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.read(raw)
         default_strategy = "latest" if starting.option == STARTING_TIMESTAMP.name else "error"
@@ -326,6 +338,7 @@ class SourceOptions:
             assigned=assigned,
             filters=filters,
             given_filters=given_filters,
+            long_topics=long_topics,
             loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
             max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw) if has_limits else None,
             max_bytes=MAX_BYTES_PER_TRIGGER.read(raw) if has_limits else None,
@@ -393,7 +406,14 @@ def filters_of(
     topics: tuple[str, ...], filters: Filters, pattern: re.Pattern[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the message types to read of each topic. Raise `ConfigError` if `filters` names another topic."""
-    unknown = sorted({topic for topic in filters if topic is not None} - set(topics))
-    if unknown and not (pattern and all(map(pattern.fullmatch, unknown))):
-        raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is not one of the topics to read")
+    _check_named(FILTERS, {topic for topic in filters if topic is not None}, topics, pattern)
     return parsers.types_of(topics, filters)
+
+
+def _check_named(
+    option: Option[Any], named: Iterable[str], topics: tuple[str, ...], pattern: re.Pattern[str] | None
+) -> None:
+    """Raise `ConfigError` if the option names a topic that is not read."""
+    unknown = sorted(set(named).difference(topics))
+    if unknown and not (pattern and all(map(pattern.fullmatch, unknown))):
+        raise ConfigError(f"option '{option.name}' names {', '.join(unknown)}, which is not one of the topics to read")

@@ -10,6 +10,7 @@ by the sizes of messages that were sampled (`client.consumer.size_sample`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -44,6 +45,8 @@ class RateLimit:
         self._batch_since: float | None = None  # when that end was returned first
         self._is_available_now = False
         self._run_ends: Positions = {}  # where a run with trigger AvailableNow ends
+        self.held_back: dict[Partition, tuple[int, int]] = {}
+        """What the last `batch_end` left out of a run with trigger AvailableNow, because it is not `readable` yet."""
         self._keeps_run_ends = False
 
     def stop_at_next_ends(self) -> None:
@@ -65,17 +68,22 @@ class RateLimit:
         new: Positions,
         *,
         limited: bool,
+        readable: Positions = MappingProxyType({}),
         sizes: Callable[[], Mapping[Store, float]] = dict,
     ) -> Positions:
         """Return where a batch from `start` ends; `start` itself if it must wait for more messages. `new` are the log
-        ends of partitions that enter with it. If not `limited`, it ends at the log ends, or at the run's end. `sizes`
-        returns the mean bytes of a message by store; it is called if there is a limit in bytes and something to read.
+        ends of partitions that enter with it. If not `limited`, it ends at the log ends, or at the run's end, but where
+        only the entries before a `readable` end can be read yet, there. `sizes` returns the mean bytes of a message by
+        store; it is called if there is a limit in bytes and something to read.
         """
+        self.held_back = {}
         ends = log_ends
         if self._is_available_now:
             if self.admits_new_partitions:
                 self._run_ends = {**log_ends, **new}
             ends = {partition: min(end, self._run_ends.get(partition, end)) for partition, end in log_ends.items()}
+            self.held_back = {one: (at, ends[one]) for one, at in readable.items() if at < ends[one]}
+        ends = {partition: min(end, readable.get(partition, end)) for partition, end in ends.items()}
         if not limited:
             return ends
         growing = {partition: end for partition, end in ends.items() if end >= start[partition]}

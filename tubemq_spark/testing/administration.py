@@ -58,7 +58,8 @@ class Administration:
     ) -> None:
         """Create a topic on every broker, or on `brokers`, with `stores` stores of `partitions` partitions each.
 
-        A topic that exists grows to these numbers. `max_msg_size` is in bytes, by default the cluster's.
+        A topic that exists grows to these numbers. `max_msg_size` is in bytes, by default the cluster's; for a topic
+        that exists, it changes the limit.
         """
         if TOPIC_NAME.fullmatch(name) is None:
             raise ConfigError(

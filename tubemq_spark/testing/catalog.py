@@ -145,6 +145,11 @@ class Catalog:
             return {broker_id: TopicLayout(HISTORY_PARTITIONS, stores=1) for broker_id in self.brokers}
         return self.topics.get(topic, {})
 
+    def max_msg_size(self, topic: str) -> int:
+        """Return the limit that the masters tell for the topic, in bytes: its own, or the cluster's."""
+        sizes = (layout.max_msg_size for layout in self.layouts(topic).values())
+        return next((size for size in sizes if size is not None), self.config.max_msg_size)
+
     def layout(self, topic: str, broker_id: int) -> TopicLayout | None:
         """Return the topic's layout on the broker; None when the broker does not have it."""
         return self.layouts(topic).get(broker_id)

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import count
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
-from tubemq_spark.client.cluster.master_client import MasterSession, MemberState
+from tubemq_spark.client.cluster.master_client import MasterSession, MemberState, SessionExpiredError
 from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
@@ -174,6 +174,28 @@ class ProducerSession(MasterSession):
     def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
         return self._registry.lists_any(topic, broker_id)
 
+    def limits(self, topics: Collection[str], *, is_urgent: bool) -> dict[str, int]:
+        """Ask a master how long a message of each topic may be, in bytes: the topic's own limit or the cluster's.
+        Topics that accept no messages now are left out. For a client that sends nothing: no heartbeat starts.
+
+        Retry only if it `is_urgent`; otherwise do not wait long. Raises as `add_topics`, but not `NotListedError`.
+        """
+        settings, wanted = self.settings, sorted(topics)
+        found: dict[str, int] = {}
+        for first in range(0, len(wanted), MAX_TOPICS):
+            with self._lock:
+                self._topics = frozenset(wanted[first : first + MAX_TOPICS])
+                if is_urgent:
+                    self._master.retry(self._list_anew)
+                else:
+                    with self._master.within_deadline(
+                        min(settings.timings.silent_master_timeout, settings.rpc_timeout)
+                    ):
+                        self._list_anew()
+                for layout in self._registry.listed.values():
+                    found[layout.topic] = layout.max_message_size or self.max_message_size
+        return found
+
     def message_limit(self, topic: str) -> int:
         """Return how many bytes a message's body may have: the least limit of the topic's brokers, else the cluster's
         setting, and never more than a frame takes.
@@ -208,7 +230,14 @@ class ProducerSession(MasterSession):
         self._registry.expect_short_lists()
         self._handle(reply)
 
-    def _list(self) -> None:
+    def _list_anew(self) -> None:
+        """As `_list`, but register again at once if the master has forgotten this client."""
+        try:
+            self._list(SessionExpiredError)
+        except SessionExpiredError:
+            self._list()
+
+    def _list(self, forgotten: type[TransportError] = TransportError) -> None:
         """Send a heartbeat, whose reply lists the topics."""
         if not self._master.is_registered:
             self._register()
@@ -221,7 +250,8 @@ class ProducerSession(MasterSession):
             appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
         )
         asked = self._master.address
-        reply = self._master.ask(Method.PRODUCER_HEARTBEAT, message, pb.HeartResponseM2P, "a producer's heartbeat")
+        what = "a producer's heartbeat"
+        reply = self._master.ask(Method.PRODUCER_HEARTBEAT, message, pb.HeartResponseM2P, what, forgotten)
         if self._master.address != asked:  # a failover, to a master that knew this client already
             self._registry.expect_short_lists()
         self._handle(reply)

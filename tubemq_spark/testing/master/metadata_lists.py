@@ -123,8 +123,8 @@ class MetadataLists:
 
     def _topic_size(self, topic: str) -> int | str:
         """Return the topic's own limit; nothing when the cluster's applies."""
-        sizes = [layout.max_msg_size for layout in self._catalog.layouts(topic).values()]
-        return next((size for size in sizes if size is not None and size != self._catalog.config.max_msg_size), "")
+        size = self._catalog.max_msg_size(topic)
+        return "" if size == self._catalog.config.max_msg_size else size
 
 
 def _broker(entry: BrokerEntry, tls: bool) -> Broker:

@@ -80,7 +80,7 @@ class MasterWebApi:
         running = [row["runInfo"] for row in rows if row["runInfo"]["numPartitions"] != "-"]
         return {
             "topicName": name,
-            "maxMsgSizeInMB": self._catalog.config.max_msg_size >> 20,
+            "maxMsgSizeInMB": self._catalog.max_msg_size(name) >> 20,
             "topicInfo": rows,
             "infoCount": len(rows),
             "totalCfgNumPart": sum(row["numPartitions"] * row["numTopicStores"] for row in rows),
