@@ -315,6 +315,20 @@ def clock_skew_of_executors(ground: Ground) -> Options:
     return reading(ground.cluster())
 
 
+@fault("message-size", words="Spark can miss longer ones, because")
+def a_long_limit_that_an_old_master_does_not_tell(ground: Ground) -> Options:
+    tubemq = ground.cluster(release="1.2")
+    tubemq.create_topic("orders", max_msg_size=4 << 20)
+    return reading(tubemq, **{"tubemq.admin.address": tubemq.web_master})
+
+
+@fault("message-size", words="if a topic's limit is above the cluster's, name the topic")
+def a_master_that_does_not_tell_limits(ground: Ground) -> Options:
+    tubemq = ground.cluster()
+    tubemq.on("producer_register").fail(400, "no producer")
+    return reading(tubemq)
+
+
 # -- Python --------------------------------------------------------------------------------------------------------
 
 _WITHOUT = """

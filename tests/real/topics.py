@@ -22,7 +22,8 @@ _TOPICS_PER_CALL = 50  # a master limits the number
 class TopicSpec:
     """A topic with ``partitions`` in each of ``stores`` stores on each of ``brokers``, on all brokers if None.
 
-    ``settings`` are further parameters of ``admin_add_new_topic_record``, such as ``FLUSH_SOON``.
+    ``settings`` are further parameters of ``admin_add_new_topic_record``, such as ``FLUSH_SOON``. ``max_msg_size_mb``
+    is how long a message may be, by default as in the whole cluster.
     """
 
     partitions: int = 3
@@ -30,6 +31,7 @@ class TopicSpec:
     brokers: tuple[int, ...] | None = None
     delete_policy: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    max_msg_size_mb: int | None = None
 
     def on(self, brokers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ids of the brokers with this topic in a cluster of ``brokers``."""
@@ -60,6 +62,17 @@ def declare(master: Admin, topics: Mapping[str, TopicSpec], brokers: tuple[int, 
                 **policy,
                 **spec.settings,
             )
+    for name, spec in topics.items():
+        if spec.max_msg_size_mb is not None:
+            set_max_msg_size(master, name, spec.max_msg_size_mb)
+
+
+def set_max_msg_size(master: Admin, topic: str, megabytes: int) -> None:
+    """Set how long a message of the topic may be. Release 1.2 refuses more than the cluster's limit, and keeps it when
+    that is lowered afterwards. A broker that already runs needs a reload to see it."""
+    master(method="admin_set_cluster_default_setting", maxMsgSizeInMB=megabytes)
+    master(method="admin_update_topic_control_info", topicName=topic, maxMsgSizeInMB=megabytes)
+    master(method="admin_set_cluster_default_setting", maxMsgSizeInMB=1)
 
 
 def are_open(master: Admin, topics: Mapping[str, TopicSpec], brokers: Collection[int]) -> bool:

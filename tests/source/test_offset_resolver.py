@@ -14,6 +14,7 @@ from tubemq_spark.client.consumer.probe import Extent, Prober
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.long_messages import LongMessages
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import SourceOptions
 
@@ -36,7 +37,7 @@ def options(streaming: bool = False, **given: Any) -> SourceOptions:
 
 
 def resolver(streaming: bool = False, **given: Any) -> OffsetResolver:
-    return OffsetResolver(options(streaming, **given), cast(Prober, Brokers()))
+    return OffsetResolver(options(streaming, **given), cast(Prober, Brokers()), cast(LongMessages, None))
 
 
 def by_key(a: int, b: int, c: int) -> dict[str, dict[str, int]]:

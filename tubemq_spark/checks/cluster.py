@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from tubemq_spark.checks.clocks import check_token_clock, refused_clock
 from tubemq_spark.checks.network import MAX_TIMEOUT, Server
 from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice, warning
 from tubemq_spark.checks.settings import CheckSettings
-from tubemq_spark.client.admin_api import matching_topics
+from tubemq_spark.client.admin_api import AdminApi, matching_topics
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
@@ -122,7 +122,43 @@ def _reading(settings: CheckSettings, found: Found) -> Generator[CheckResult, No
         yield ok("group", settings.group, f"the master admits it to {', '.join(settings.topics)}")
     for topic in settings.topics:
         yield _topic(topic, layouts, found)
+    yield from _message_sizes(settings)
     return False
+
+
+def _message_sizes(settings: CheckSettings) -> Iterator[CheckResult]:
+    """Yield a result for each topic that may have messages too long for a broker to deliver from memory, and one if
+    the master refuses to tell. Without an answer there is none."""
+    unnamed = sorted(set(settings.topics).difference(settings.long_topics))
+    if not unnamed:
+        return
+    with closing(ProducerSession(settings.client, "limits")) as session:
+        try:
+            told = session.limits(unnamed, is_urgent=False)
+        except TransportError:
+            return
+        except TubeMQError as error:
+            problem = f"the master does not tell this client how long messages may be: {split_advice(error, '')[0]}"
+            remedy = "if a topic's limit is above the cluster's, name the topic in option 'longMessageTopics'"
+            yield warning("message-size", ", ".join(unnamed), problem, remedy)
+            return
+    shown: Mapping[str, int] = {}
+    if any(told.get(topic) is None for topic in unnamed):  # masters before 1.4 tell it only there
+        with suppress(TubeMQError):
+            timeout = min(settings.client.timings.silent_master_timeout, settings.client.rpc_timeout)
+            shown = AdminApi(settings.client.admin_addresses, timeout=timeout).message_limits()
+    usual = session.max_message_size
+    for topic in unnamed:
+        own = told.get(topic)
+        if (own or 0) > usual:
+            detail = f"messages may have {own} bytes, and {usual} in other topics: they are read from files only"
+            yield ok("message-size", topic, detail)
+        elif shown.get(topic, 0) > usual:
+            detail = (
+                f"messages may have {shown[topic]} bytes, and {usual} in other topics: Spark can miss longer ones, "
+                "because the master tells that only by its HTTP API"
+            )
+            yield warning("message-size", topic, detail, f"add {topic} to option 'longMessageTopics'")
 
 
 def _lists_brokers(settings: CheckSettings, found: Found) -> CheckResult:

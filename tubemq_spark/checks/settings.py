@@ -26,7 +26,7 @@ class CheckSettings:
     """What the checks are about.
 
     `topics`, or those that match `pattern`, are read in `group`; without a group the checks use a new name. `filters`
-    are the message types by topic, with None for all topics.
+    are the message types by topic, with None for all topics. `long_topics` are those of option `longMessageTopics`.
     `written` are the topics that a sink writes. Both may be empty: then only servers are checked.
     """
 
@@ -36,6 +36,7 @@ class CheckSettings:
     filters: Filters = field(default_factory=dict)
     pattern: re.Pattern[str] | None = None
     written: tuple[str, ...] = ()
+    long_topics: tuple[str, ...] = ()
 
 
 def check_settings(raw: Mapping[str, str]) -> tuple[list[CheckResult], CheckSettings | None]:
@@ -60,7 +61,9 @@ def check_settings(raw: Mapping[str, str]) -> tuple[list[CheckResult], CheckSett
     topics = _value(source.SUBSCRIBE, raw) or tuple(sorted({partition.topic for partition in assigned}))
     pattern, filters = _value(source.SUBSCRIBE_PATTERN, raw), _value(source.FILTERS, raw) or {}
     written = tuple(topic for option in (TOPIC, DEAD_LETTER_TOPIC) if (topic := _value(option, raw)))
-    return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, pattern, written)
+    long_topics = _value(source.LONG_MESSAGE_TOPICS, raw) or ()
+    group = _value(source.GROUP_NAME, raw)
+    return results, CheckSettings(client, topics, group, filters, pattern, written, long_topics)
 
 
 def _client_alone(raw: Mapping[str, str], why: str) -> tuple[list[CheckResult], CheckSettings | None]:

@@ -81,6 +81,12 @@ class AdminApi:
             found = [dict(row) for one in rows_of(answer) for row in one["topicInfo"]]
             return [row for row in found if name is not None or not str(row["topicName"]).startswith(_INTERNAL)]
 
+    def message_limits(self) -> dict[str, int]:
+        """Return how many bytes a message of each topic may have."""
+        answer = self.query("admin_query_topic_info")
+        with checked_rows():
+            return {str(one["topicName"]): int(one["maxMsgSizeInMB"]) << 20 for one in rows_of(answer)}
+
     def brokers(self) -> dict[int, Answer]:
         """Return the run status of all brokers by id."""
         rows = rows_of(self.query("admin_query_broker_run_status"))

@@ -79,7 +79,8 @@ def test_without_sharing_each_borrower_gets_a_new_connection(pool: ConnectionPoo
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_task_leaves_shared_connections_and_sessions_behind(shared: bool) -> None:
     """Without sharing, it closes its connections and its session."""
-    with EmbeddedTubeMQ({"one": 1, "pair": 2}) as tubemq, tubemq.on("producer_close").count() as farewells:
+    with EmbeddedTubeMQ({"one": 1, "pair": 2}) as tubemq:
+        farewells = tubemq.on("producer_close", client="spark_producer").count()
         assert write(tubemq, [b"a", b"b"], rpc_timeout=10.0, shared_connections=shared) == 2
         query = Query(tubemq, "pair", rpc_timeout=10.0, shared_connections=shared)
         query.run()

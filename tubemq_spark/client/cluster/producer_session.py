@@ -55,8 +55,9 @@ class ProducerSession(MasterSession):
     declare any more stay known as long as somebody uses the session.
     """
 
-    def __init__(self, settings: ClientSettings) -> None:
-        super().__init__(settings, "producer")
+    def __init__(self, settings: ClientSettings, role: str = "producer") -> None:
+        """`role` is a part of the client id, which servers log."""
+        super().__init__(settings, role)
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self._topics: frozenset[str] = frozenset()
         self._uses = count()
@@ -174,26 +175,25 @@ class ProducerSession(MasterSession):
     def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
         return self._registry.lists_any(topic, broker_id)
 
-    def limits(self, topics: Collection[str], *, is_urgent: bool) -> dict[str, int]:
-        """Ask a master how long a message of each topic may be, in bytes: the topic's own limit or the cluster's.
-        Topics that accept no messages now are left out. For a client that sends nothing: no heartbeat starts.
+    def limits(self, topics: Collection[str], *, is_urgent: bool) -> dict[str, int | None]:
+        """Ask a master how long a message of each topic may be, in bytes; None if it tells no limit but the cluster's,
+        `max_message_size`. Topics that accept no messages now are left out. For a client that sends nothing: no
+        heartbeat starts.
 
         Retry only if it `is_urgent`; otherwise do not wait long. Raises as `add_topics`, but not `NotListedError`.
         """
-        settings, wanted = self.settings, sorted(topics)
-        found: dict[str, int] = {}
+        timings, wanted = self.settings.timings, sorted(topics)
+        within = min(timings.silent_master_timeout, self.settings.rpc_timeout)
+        found: dict[str, int | None] = {}
         for first in range(0, len(wanted), MAX_TOPICS):
             with self._lock:
                 self._topics = frozenset(wanted[first : first + MAX_TOPICS])
                 if is_urgent:
                     self._master.retry(self._list_anew)
                 else:
-                    with self._master.within_deadline(
-                        min(settings.timings.silent_master_timeout, settings.rpc_timeout)
-                    ):
+                    with self._master.within_deadline(within):
                         self._list_anew()
-                for layout in self._registry.listed.values():
-                    found[layout.topic] = layout.max_message_size or self.max_message_size
+                found |= {one.topic: one.max_message_size for one in self._registry.listed.values()}
         return found
 
     def message_limit(self, topic: str) -> int:

@@ -28,7 +28,7 @@ class TopicLimits:
 
     def __init__(self, settings: ClientSettings, ask_again_after: float) -> None:
         """`ask_again_after` are the seconds until the next question, if no master answers or it refuses to."""
-        self._session = ProducerSession(settings)
+        self._session = ProducerSession(settings, "limits")
         self._clock, self._ask_again_after = settings.clock, ask_again_after
         self._asked: set[str] = set()
         self._limits: dict[str, int] = {}  # the greatest limit that a master told for each topic, in bytes
@@ -71,8 +71,9 @@ class TopicLimits:
             self._is_refused = True
         else:
             self._is_refused, pause = False, _FRESH
+            usual = self._session.max_message_size
             for topic, limit in told.items():
-                greatest = self._limits[topic] = max(limit, self._limits.get(topic, 0))
-                if greatest > self._session.max_message_size:
+                greatest = self._limits[topic] = max(limit or usual, self._limits.get(topic, 0))
+                if greatest > usual:
                     self._long.add(topic)
         self._next = Deadline(pause, self._clock)
