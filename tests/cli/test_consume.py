@@ -12,6 +12,7 @@ import pytest
 from tests import messages
 from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
+from tests.clocks import SkippingClock
 from tests.clusters import Cluster
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
@@ -195,3 +196,16 @@ def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Termin
     tubemq.send("growing", b"in the new partition", partition=1)
     terminal.wait_for(lambda text: '"value": "in the new partition"' in text.rpartition("\n")[0])
     assert terminal.interrupt().status == 0
+
+
+@pytest.mark.parametrize("place", ["earliest", "2026-01-01T12:00"])
+def test_messages_that_a_broker_delivers_from_files_only_are_waited_for(
+    tubemq: EmbeddedTubeMQ, run: Run, skipping_clock: SkippingClock, place: str
+) -> None:
+    tubemq.create_topic("long", partitions=2, max_msg_size=4 << 20)
+    for size in (9, 2 << 20, 9):
+        tubemq.send("long", b"x" * size, 0, msg_time="202601011258")
+    skipping_clock._on_sleep = lambda _: tubemq.flush("long")
+    found = values(run("consume", "long", "--from", place, "--master", tubemq.master).json)
+    assert [len(str(value)) for value in found] == [9, 2 << 20, 9]
+    assert skipping_clock.pauses

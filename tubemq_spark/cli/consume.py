@@ -221,7 +221,9 @@ def _range(
     reader: TopicReader, begin: Place, end: Place, partitions: Sequence[Partition] | None = None
 ) -> Generator[Message, None, None]:
     extents = reader.extents(partitions)  # once: messages that come during a search by time may be earlier
-    return read_range(reader, reader.resolve(begin, extents), reader.resolve(end, extents, is_end=True))
+    starts, ends = reader.resolve(begin, extents), reader.resolve(end, extents, is_end=True)
+    reader.long_messages.wait_until_flushed({one: end for one, end in ends.items() if starts[one] < end})
+    return read_range(reader, starts, ends)
 
 
 def _follow(
@@ -240,6 +242,7 @@ def _follow(
                     f"topic was created anew. Following goes on at {end}; `--from earliest` without `--follow` shows "
                     "what is stored before that"
                 )
+        ends |= reader.long_messages.readable_ends(reached, ends)
         if reached != ends:
             yield from read_range(reader, reached, ends)
             reached = ends

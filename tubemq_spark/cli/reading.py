@@ -34,6 +34,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.message import microseconds_of
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.long_messages import LongMessages
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
@@ -80,6 +81,7 @@ class TopicReader:
         self.partitions: list[Partition] = []
         self._visitor = visitor_for(self.session)
         self._prober = Prober(self._visitor)
+        self.long_messages = LongMessages(self._prober)
 
     def __enter__(self: R) -> R:
         try:
@@ -103,6 +105,7 @@ class TopicReader:
 
     def close(self) -> None:
         self._visitor.close()
+        self.long_messages.close()
         self.session.close()
 
     def extents(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Extent]:
@@ -150,7 +153,10 @@ class TopicReader:
         if isinstance(place, datetime):
             moment = outside_repeated_hour(place, self.zone, is_end=is_end)
             moments = dict.fromkeys(extents, microseconds_of(moment))
-            return find_positions(self._visitor, moments, extents, self.zone, is_end=is_end)
+            return self.long_messages.found(
+                {one: extent.end for one, extent in extents.items()},
+                lambda: find_positions(self._visitor, moments, extents, self.zone, is_end=is_end),
+            )
         at = {one: place if place >= 0 else end + place * UNIT for one, (_, end) in extents.items()}
         return {one: max(begin, min(at[one], end)) for one, (begin, end) in extents.items()}
 
