@@ -20,10 +20,10 @@ __all__ = ["sink_options", "source_options"]
 SOURCE_ONLY = (
     "subscribe", "subscribePattern", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
-    "headsIntervalMs", "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "messageFormat",
-    "inlongDefaultFormat", "maxUnpackedBytes",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "longMessageTopics", "failOnDataLoss",
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask",
+    "commitOffsets", "headsIntervalMs", "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs",
+    "messageFormat", "inlongDefaultFormat", "maxUnpackedBytes",
 )  # fmt: skip
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
@@ -71,6 +71,7 @@ def source_options(
     ending_offsets: Literal["latest"] | Mapping[str, str | Mapping[str, int]] | None = None,
     ending_timestamp: str | int | datetime | None = None,
     ending_offsets_by_timestamp: Mapping[str, Mapping[str, int | str]] | None = None,
+    long_message_topics: str | Sequence[str] | None = None,
     fail_on_data_loss: bool | None = None,
     max_offsets_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,

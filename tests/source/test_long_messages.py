@@ -337,6 +337,7 @@ def test_a_query_that_may_not_ask_as_a_producer_says_so(
     assert "may be: registering a producer" in caplog.text
 
 
+@pytest.mark.option("longMessageTopics")
 def test_a_topic_that_the_option_names_needs_no_master(start: Start) -> None:
     """Masters before release 1.4 do not tell the limits of topics."""
     tubemq = start(release=Release.V1_2)

@@ -199,6 +199,7 @@ BAD_VALUES = [
     ("tubemq.tls.cert", "", "the path of a PEM file"),
     ("tubemq.tls.key", "", "the path of a PEM file"),
     *bad("subscribe", "topic[,topic…]", "", "a,,b", "a b", "a#b"),
+    *bad("longMessageTopics", "topic[,topic…]", "", "a,,b"),
     *bad(
         "assign", '{"topic":["brokerId:partitionId",…]}', "", "t", "{}", '["1:0"]', '{"t":[]}', '{"t":"1:0"}',
         '{"t":[0]}', '{"t":[null]}', '{"t":["1:0","x"]}', '{"":["1:0"]}',
@@ -263,6 +264,7 @@ MISFITS: list[tuple[str, dict[str, str | None], str]] = [
         {"subscribePattern": "t.*", "assign": '{"t":["1:0"]}'},
         "give option 'subscribe', 'subscribePattern' or 'assign', not all",
     ),
+    ("longMessageTopics", {"longMessageTopics": "t,u"}, "option 'longMessageTopics' names u, which is not one of the"),
     ("filters", {"filters": '{"t":["a"],"u":["b"],"v":["c"]}'}, "option 'filters' names u, v, which is not one of"),
     (
         "filters",

@@ -261,8 +261,10 @@ def test_task_fails_while_a_long_message_is_in_memory(tubemq: EmbeddedTubeMQ) ->
     assert len(query.rows[SOLE]) == 4
 
 
-def test_long_messages_in_memory_of_a_shared_store_are_missed(tubemq: EmbeddedTubeMQ) -> None:
-    """No reply distinguishes them from entries of the other partition."""
+def test_a_message_in_memory_that_ignores_the_limit_is_missed_in_a_shared_store(tubemq: EmbeddedTubeMQ) -> None:
+    """Brokers take up to 10 240 bytes more than the limit, and deliver 52 less from memory. No reply distinguishes such
+    a message from an entry of the other partition. No producer of TubeMQ's Java client or of this connector sends it;
+    for topics that may have longer messages see tests/source/test_long_messages.py."""
     tubemq.create_topic("pair", partitions=2)
     query = Query(tubemq, "pair", retry_for=30.0)
     for size in (9, LONGEST, 9):
