@@ -157,8 +157,11 @@ class OperatedSchedule(Schedule):
         recent = self.recent_troubles()
         if isinstance(error, Killed) and "kill worker" in self.came:
             return
-        if "not every entry" in str(error) and f"in {RETRY_FOR:g} s it" not in str(error):
-            # A store got a second partition after the plan, or a fetch ended late. As the error advises:
+        if ("not every entry" in str(error) and f"in {RETRY_FOR:g} s it" not in str(error)) or (
+            "too long for its broker" in str(error) and f"in {RETRY_FOR:g} s the" not in str(error)
+        ):
+            # A store got a second partition after the plan, a fetch ended late, or the run waits for the flush. As the
+            # error advises:
             self.options.pop(ELAPSED, None)
             return
         if isinstance(error, (TransportError, PositionMovedError)) and (self.has_weather or recent):

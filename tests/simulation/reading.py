@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource
@@ -25,13 +26,15 @@ from tubemq_spark.errors import (
     ServerError,
     TransportError,
 )
-from tubemq_spark.protocol.constants import Method
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, Method
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 
 GROUP = "readers"
 _TIMEOUT = "tubemq.claim.timeoutms"
 LIMITS = ("maxoffsetspertrigger", "maxbytespertrigger")
+# Bytes of messages: the cluster's limit, that of a topic, and more than a broker delivers from memory.
+_CLUSTER_LIMIT, _LIMIT, _LONG = 64, 1 << 20, 64 + MESSAGE_SIZE_SLACK
 _QUIET = ("waits for messages", "writes the files of a batch")
 
 # Tunables of the product, and smaller values.
@@ -130,6 +133,9 @@ class OperatedReading(OperatedSchedule):
             "damaged": damaged,
             "behind_nat": r.random() < 0.15,
         }
+        if r.random() < 0.12:  # topics allow longer messages than the cluster does, from the start on or later
+            setting.config = replace(setting.config, max_msg_size=_CLUSTER_LIMIT)
+            setting.extra["limit_raised_at"] = r.choice((-100.0, 0.5 * r.random() * horizon))
         if slowly_read and r.random() < 0.5:  # tasks go on behind a loss
             options["failondataloss"] = "false"
             setting.kinds = (*setting.kinds, "burst", "burst")
@@ -147,8 +153,11 @@ class OperatedReading(OperatedSchedule):
         self._tolerates_in = -1  # the batch for which the operator has set failOnDataLoss to false
         self._strangers = 0
         self._slow_fetch_at: dict[str, GroupOffsets] = {}  # servers whose next fetch ends late, without its connection
+        self.raised_at: float = extra.get("limit_raised_at", inf)
         for topic in self.topics:
-            self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
+            self.create(topic)
+        if 0.0 <= self.raised_at < inf:
+            world.at(self.raised_at, self._raise_limits)
         # Some of their partitions: others share a store with them, or come later.
         self.assigned = {
             one for topic in self.topics for one in self.partitions_of(topic)[:-1] or self.partitions_of(topic)
@@ -165,8 +174,22 @@ class OperatedReading(OperatedSchedule):
         self.apps: list[Application] = []
         self.start_actors(extra["feed"])
 
+    def create(self, topic: str) -> None:
+        limit = _LIMIT if self.world.now >= self.raised_at else None
+        self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores, max_msg_size=limit)
+
+    def _raise_limits(self) -> None:
+        self.world.tell("administrator", "lets topics have longer messages than the cluster")
+        for topic in self.topics:
+            if topic in self.tubemq.topics:
+                self.create(topic)
+
     def message(self, topic: str, number: int) -> tuple[bytes, str | None]:
         body = b"m%d" % number
+        # A broker takes over a raised limit later than the masters tell it, and they may be slow to answer.
+        takes = 15.0 if self.has_weather or self.troubles else 1.5
+        if self.world.now - self.raised_at >= takes and self.world.hash("long", number) % 3 == 0:
+            body = body.ljust(_LONG, b".")
         if self.world.hash("damaged", number) % 100 < 100 * self.setting.extra["damaged"]:
             body = DAMAGED + body
         # Brokers filter by a hash that AaAa and BBBB have in common.
@@ -351,7 +374,7 @@ class OperatedReading(OperatedSchedule):
             return
         self.world.tell("administrator", f"creates topic {topic}")
         self.trouble("deleted")  # tasks planned before read other messages
-        self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores)
+        self.create(topic)
         for number in range(1 + messages):
             self.send(topic, number, 1)
 

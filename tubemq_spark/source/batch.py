@@ -80,7 +80,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
     claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
     visitor = visitor_for(session)
     prober = Prober(visitor)
-    long_messages = LongMessages(prober, options.long_topics, options.metadata_interval)
+    long_messages = LongMessages(prober, options.long_topics)
     try:
         partitions = partitions_to_read(options, session)
         earliest = None

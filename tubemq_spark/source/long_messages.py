@@ -18,7 +18,6 @@ from tubemq_spark.protocol.errcode import ErrCode, code_name
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 
-METADATA_INTERVAL = 30.0  # seconds; the default of option `metadataIntervalMs`
 FLUSH_POLL = 0.5  # seconds; between two requests that ask whether brokers have written messages to their files
 
 Spans = Mapping[Partition, tuple[int, int]]
@@ -54,14 +53,12 @@ class FlushWait:
 
 class LongMessages:
     """The topics of one query, or of one batch read, that may have long messages: those that the masters tell, and
-    those that the user has `named`. `ask_again_after` is as for `TopicLimits`. Not thread-safe."""
+    those that the user has `named`. Not thread-safe."""
 
-    def __init__(
-        self, prober: Prober, named: frozenset[str] = frozenset(), ask_again_after: float = METADATA_INTERVAL
-    ) -> None:
+    def __init__(self, prober: Prober, named: frozenset[str] = frozenset()) -> None:
         self._named, self._prober = named, prober
         self._settings = prober.visitor.settings
-        self._limits = TopicLimits(self._settings, ask_again_after)
+        self._limits = TopicLimits(self._settings)
 
     def close(self) -> None:
         self._limits.close()

@@ -53,7 +53,7 @@ class MicroBatchPlanner:
         self._prober = Prober(self._visitor)
         self._partitions = PartitionSet(options, self._session)
         self._discovery = PartitionDiscovery(options, self._session, self._partitions, self._prober)
-        self._long_messages = LongMessages(self._prober, options.long_topics, options.metadata_interval)
+        self._long_messages = LongMessages(self._prober, options.long_topics)
         self._batch_end = BatchEnd(options, self._session, self._partitions, self._prober, self._long_messages)
         client = options.client
         self._poll_interval = PollInterval(options.poll_interval, client.timings.max_poll_interval, client.clock)

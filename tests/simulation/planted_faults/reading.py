@@ -11,6 +11,7 @@ RANGE = "protocol/exact_range.py"
 CLAIM = "client/consumer/task_claim.py"
 HOLDER = "client/consumer/group_claims.py"
 PLANNER = "source/micro_batch_planner.py"
+LONG = "source/long_messages.py"
 PARTITIONS = "source/partition_set.py"
 DISCOVERY = "source/partition_discovery.py"
 CLAIM_ID = "protocol/claim_id.py"
@@ -39,6 +40,30 @@ READING = (
         "source/rate_limit.py",
         "self._run_ends = {**log_ends, **new}",
         "self._run_ends = {**start, **new}",
+        ("available_read",),
+    ),
+    Fault(
+        "long_messages_read_from_memory",
+        "a read of a topic that may have long messages misses none",
+        LONG,
+        "        flushed = self._flushed_ends(one for one, end in log_ends.items() if begin[one] < end)\n",
+        "        flushed: dict[Partition, int] = {}\n",
+        ("rows_exact", "available_read"),
+    ),
+    Fault(
+        "raised_limit_never_asked_for",
+        "a limit that is raised while a query runs counts from the next micro-batch on",
+        "client/cluster/topic_limits.py",
+        "if not wanted <= self._asked or self._next.passed:",
+        "if not wanted <= self._asked:",
+        ("rows_exact", "available_read"),
+    ),
+    Fault(
+        "run_does_not_wait_for_files",
+        "a run with AvailableNow waits until what was stored when it began is in files",
+        PLANNER,
+        "            if found[0] != start or not held_back:\n",
+        "            if True:\n",
         ("available_read",),
     ),
     Fault(
@@ -378,8 +403,8 @@ READING = (
         "group_left_without_goodbye",
         "a query that has ended is no member of the group",
         PLANNER,
-        "        self._visitor.close()\n        self._session.close()",
-        "        self._visitor.close()",
+        "        self._long_messages.close()\n        self._session.close()",
+        "        self._long_messages.close()",
         ("nothing_left",),
     ),
 )

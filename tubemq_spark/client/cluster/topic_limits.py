@@ -21,15 +21,18 @@ _log = logging.getLogger(__name__)
 # Seconds for which an answer counts. A broker takes over a raised limit by a reload, which has slow steps, or by a
 # restart: both last longer.
 _FRESH = 1.0
+# After a question without an answer, the next one waits so many times as long as it took: a silent master must not
+# delay micro-batches much.
+_BACKOFF = 10.0
+_REFUSED_PAUSE = 30.0  # seconds; until the next question to a master that refuses to answer
 
 
 class TopicLimits:
     """Asks the masters for the limits of topics, at most once a second. Not thread-safe."""
 
-    def __init__(self, settings: ClientSettings, ask_again_after: float) -> None:
-        """`ask_again_after` are the seconds until the next question, if no master answers or it refuses to."""
+    def __init__(self, settings: ClientSettings) -> None:
         self._session = ProducerSession(settings, "limits")
-        self._clock, self._ask_again_after = settings.clock, ask_again_after
+        self._clock = settings.clock
         self._asked: set[str] = set()
         self._limits: dict[str, int] = {}  # the greatest limit that a master told for each topic, in bytes
         self._long: set[str] = set()
@@ -53,13 +56,14 @@ class TopicLimits:
         self._session.close()
 
     def _ask(self) -> None:
-        pause = self._ask_again_after
+        pause, begun = _FRESH, self._clock.monotonic()
         try:
             told = self._session.limits(self._asked, is_urgent=not (self._limits or self._is_refused))
         except TransportError as error:
             if not (self._limits or self._is_refused):
                 raise
             _log.info("no master tells the limits of topics, so those that are known count: %s", error)
+            pause = max(_FRESH, _BACKOFF * (self._clock.monotonic() - begun))
         except TubeMQError as error:
             if not self._is_refused:
                 _log.warning(
@@ -68,9 +72,9 @@ class TopicLimits:
                     ", ".join(sorted(self._asked)),
                     error,
                 )
-            self._is_refused = True
+            self._is_refused, pause = True, _REFUSED_PAUSE
         else:
-            self._is_refused, pause = False, _FRESH
+            self._is_refused = False
             usual = self._session.max_message_size
             for topic, limit in told.items():
                 greatest = self._limits[topic] = max(limit or usual, self._limits.get(topic, 0))
