@@ -146,7 +146,7 @@ class Truth:
         for key, stored in self.messages.items():
             broker_id, topic, store_id = key
             store = brokers[broker_id].service.stores.get(topic, store_id)
-            low, high = (0, 0) if store is None else (store.min_offset, store.max_offset)
+            low, high = (0, 0) if store is None else (store.data_offset, store.max_offset)
             gone = [one for one in stored if one.lost is None and not low <= one.position < high]
             for message in gone:
                 message.lost, message.lost_at = how, now

@@ -203,8 +203,11 @@ class EmbeddedTubeMQ(Administration):
         self._each_store(topic, Store.flush, store_id, broker_id)
 
     def expire(self, topic: str, keep: int = 0, *, data_only: bool = False) -> None:
-        """Apply retention: delete all but the last `keep` messages of each store. With `data_only` their entries stay
-        in the index, as where data files expire before index files."""
+        """Apply retention: delete all but the last `keep` messages of each store.
+
+        With `data_only` their entries stay in the index, as on a broker whose data files go before its index files:
+        readers are not told that they pass over them, and positions of stores and groups stay as they are.
+        """
         if keep < 0:
             raise ConfigError(f"expire keeps 0 messages or more, not {keep}")
         self._each_store(topic, lambda store: store.keep(keep, data_only=data_only))

@@ -271,3 +271,32 @@ def test_a_topic_with_more_stores_divides_its_memory_again() -> None:
         tubemq.create_topic("demo", 1, stores=2)
         after = len(tubemq.messages("demo"))
     assert after * (DATA_HEADER + ENTRY_BYTES + 1) <= 25_000 < before * (DATA_HEADER + ENTRY_BYTES + 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_reader_passes_over_entries_whose_data_has_gone(partitions: int) -> None:
+    """Nothing tells it: the begin of the store stays, and its cursor moves on."""
+    store = make_store(partitions)
+    for number in range(10):
+        append(store, partition=number % partitions, first=number)
+    store.flush()
+    append(store, 2, first=10)
+    store.keep(3, data_only=True)
+    assert (store.min_offset, store.data_offset) == (0, 9 * UNIT)
+    assert drain(store) == [number for number in (9, 10, 11) if number > 9 or number % partitions == 0]
+    found = read(store)
+    assert (found.code, found.advance, ids(found), found.data_position) == (ErrCode.SUCCESS, 5 * UNIT, [], -2)
+    assert read(store, policy=FILES, position=5 * UNIT).max_offset == 10 * UNIT, "the tail is in memory as before"
+    store.keep(5)
+    assert (store.min_offset, store.data_offset) == (7 * UNIT, 9 * UNIT)
+    store.keep(1)
+    assert (store.min_offset, store.data_offset) == (11 * UNIT, 11 * UNIT)
+
+
+def test_data_in_memory_is_flushed_before_retention_removes_it() -> None:
+    store = make_store()
+    append(store, 5)
+    store.keep(2, data_only=True)
+    assert (store.committed_offset, store.data_offset) == (5 * UNIT, 3 * UNIT)
+    store.crash()
+    assert drain(store) == [3, 4]

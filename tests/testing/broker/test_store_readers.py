@@ -47,7 +47,7 @@ SMALL = replace(CONFIG, mem_cache_msg_count=7, max_index_segment_entries=20, tra
 
 appends = st.tuples(st.just("append"), st.integers(0, 2), st.sampled_from([NO_CODE, 7, 8]), st.integers(0, 200))
 others = st.tuples(st.sampled_from(["flush", "tick", "read"]), st.just(0), st.just(0), st.just(0))
-keeps = st.tuples(st.just("keep"), st.integers(0, 40), st.just(0), st.just(0))
+keeps = st.tuples(st.sampled_from(["keep", "keep data"]), st.integers(0, 40), st.just(0), st.just(0))
 crashes = st.tuples(st.just("crash"), st.just(0), st.just(0), st.just(0))
 Step = tuple[str, int, int, int]
 
@@ -91,6 +91,8 @@ class Play:
             self.store.tick()
         elif what == "keep":
             self.store.keep(number)
+        elif what == "keep data":
+            self.store.keep(number, data_only=True)
         elif what == "crash":
             self.store.crash()
         else:
@@ -120,7 +122,7 @@ def test_retention_costs_a_reader_only_deleted_messages(steps: list[Step]) -> No
     for partition, code, reader in play.readers:
         reader.drain()
         assert all(one < other for one, other in pairwise(reader.seen))
-        first = play.store.min_offset // UNIT
+        first = play.store.data_offset // UNIT
         wanted = play.wanted(partition, code)
         assert set(reader.seen) <= set(wanted)
         assert {n for n in wanted if n >= first} <= set(reader.seen)

@@ -6,7 +6,9 @@
 
 Positions are bytes of the index, 28 an entry. A message is acknowledged when it is in the memory block; a crash loses
 that block. One read returns messages from the files or from the block, never from both, and each has its own limits.
-wire: MessageStore, MsgFileStore, MsgMemStore.
+Data files and index files go each by the time of their own last message. A read of files passes over an entry whose
+data has gone: the cursor moves on, the minimum stays, and no reply tells it.
+wire: MessageStore, MsgFileStore (getMessages, runClearupPolicy), MsgMemStore.
 """
 
 from __future__ import annotations
@@ -90,6 +92,7 @@ class Store:
         self._clock = clock
         self._segments = [_Part(0, clock.now())]
         self._block = _Part(0, clock.now())  # messages that are not in the files yet
+        self._first_data = 0  # the number of the first entry whose data file is there
         self.max_data_offset = 0  # the end of the data file and the block
         self._committed = 0
         self._last_commit = clock.now()
@@ -110,6 +113,11 @@ class Store:
     @property
     def min_offset(self) -> int:
         return self._segments[0].first * UNIT
+
+    @property
+    def data_offset(self) -> int:
+        """Where the entries begin whose messages are there; the index may begin before."""
+        return max(self._first_data, self._segments[0].first) * UNIT
 
     @property
     def committed_offset(self) -> int:
@@ -211,6 +219,8 @@ class Store:
         scanned = size = ended = 0
         for entry in segment.entries[start : start + half]:
             scanned += 1
+            if number + scanned <= self._first_data:
+                continue
             ended = entry.data_end
             if entry.partition_id != partition_id or (codes is not None and entry.code not in codes):
                 continue
@@ -257,14 +267,15 @@ class Store:
         self._commit()
 
     def keep(self, entries: int, *, data_only: bool = False) -> None:
-        """Delete all but the last `entries` entries, or only their messages."""
+        """Delete all but the last `entries` entries, or only the data of those before.
+
+        What is deleted was in closed files, and so in flushed ones. The other messages of the store may be in memory.
+        """
+        if data_only:
+            self._keep_data(entries)
+            return
         self.flush()
         first = max(self._block.first - entries, self._segments[0].first)
-        if data_only:
-            for segment in self._segments:
-                count = max(0, first - segment.first)
-                segment.entries[:count] = [entry._replace(wire=None) for entry in segment.entries[:count]]
-            return
         while self._segments[0].end <= first and self._drop_segment():
             pass
         oldest = self._segments[0]
@@ -275,8 +286,17 @@ class Store:
         oldest.size -= size
         self._stored_bytes -= size + len(gone) * ENTRY_BYTES
 
+    def _keep_data(self, entries: int) -> None:
+        first = self._block.end - entries
+        if first > self._committed:
+            self.flush()
+        self._first_data = max(first, self._first_data)
+        for segment in self._segments:
+            count = max(0, self._first_data - segment.first)
+            segment.entries[:count] = [entry._replace(wire=None) for entry in segment.entries[:count]]
+
     def entries(self) -> Iterator[tuple[int, Entry]]:
-        """Yield position and entry of all that is stored, oldest first."""
+        """Yield position and entry of all that the index has, oldest first."""
         for part in (*self._segments, self._block):
             for number, entry in enumerate(part.entries, part.first):
                 yield number * UNIT, entry
