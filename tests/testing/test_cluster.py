@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.certificates import Certificate, tls_files
 from tests.testing.raw import Raw, send
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing
@@ -44,6 +47,8 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "to keep less than nothing": (lambda t: t.expire("demo", keep=-1), "0 messages or more"),
     "restriction of an open topic": (lambda t: t.restrict("demo", "g", "a"), "not under authorisation"),
     "no flow rule": (lambda t: t.set_flow_rule("[{}]"), "not a flow rule"),
+    "addresses of a running broker": (lambda t: t.swap_addresses(1, 2), r"broker 1 runs: stop_broker\(1\) comes"),
+    "addresses of one broker": (lambda t: t.swap_addresses(1, 1), "cannot swap addresses with itself"),
     "no TLS": (lambda t: t.tls_master, "tls=TLSFiles"),
 }
 
@@ -190,6 +195,31 @@ def test_starting_a_running_server_or_stopping_a_stopped_one_changes_nothing() -
         tubemq.start_master()
         tubemq.start_broker(1)
         assert len(tubemq.messages("demo")) == 1
+
+
+def test_brokers_that_swap_addresses_start_at_each_others(server_cert: Certificate) -> None:
+    """With their messages. The masters list each of them there once it has started."""
+    with EmbeddedTubeMQ({"demo": 1}, brokers=2, tls=tls_files(server_cert)) as tubemq:
+        first, second = listed_ports(tubemq)
+        tubemq.stop_broker(1)
+        tubemq.crash_broker(2)
+        tubemq.swap_addresses(1, 2)
+        assert listed_ports(tubemq)[0][:2] == first[:2]
+        tubemq.start_broker(2)
+        assert listed_ports(tubemq) == [(*first[:2], second[2]), first]
+        tubemq.start_broker(1)
+        assert listed_ports(tubemq) == [second, first]
+        with tubemq.on("send_message", broker=1, times=1).count() as fault, Raw(f"127.0.0.1:{second[0]}") as producer:
+            producer.call(send(b"of 1"))
+        assert ([message.broker_id for message in tubemq.messages("demo")], fault.fired) == ([1], 1)
+
+
+def listed_ports(tubemq: EmbeddedTubeMQ) -> list[tuple[int, int, int]]:
+    """Return the ports of each broker as the master lists them: plain, TLS and HTTP."""
+    url = f"http://{tubemq.web_master}/webapi.htm?type=op_query&method=admin_query_broker_run_status"
+    with urllib.request.urlopen(url) as answer:
+        brokers = sorted(json.load(answer)["data"], key=lambda one: one["brokerId"])
+    return [(one["brokerPort"], one["brokerTLSPort"], one["brokerWebPort"]) for one in brokers]
 
 
 @pytest.mark.parametrize(("release", "kept"), [(Release.V2_5, None), (Release.V1_2, 28)])

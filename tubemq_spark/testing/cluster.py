@@ -276,12 +276,27 @@ class EmbeddedTubeMQ(Administration):
 
     @on_thread
     def start_broker(self, broker_id: int) -> None:
-        """Start the broker again, on its old port."""
+        """Start the broker again, on its old port, or where `swap_addresses` has put it."""
         server = self._servers.broker(broker_id)
         if not server.is_open:
             server.open()
+            self._servers.list_address(broker_id)
             server.service.access.registered_at = self.clock.now()
             self._catalog.brokers[broker_id].online = True
+
+    @on_thread
+    def swap_addresses(self, first: int, second: int) -> None:
+        """Let two brokers that are down start at each other's address, as pods may.
+
+        The masters list each of them at its old address until it has started.
+        """
+        one, other = self._servers.broker(first), self._servers.broker(second)
+        if one is other:
+            raise ConfigError(f"a broker cannot swap addresses with itself: {first}")
+        running = [number for number, server in ((first, one), (second, other)) if server.is_open]
+        if running:
+            raise ConfigError(f"broker {running[0]} runs: stop_broker({running[0]}) comes before swap_addresses")
+        one.swap_ports(other)
 
     @on_thread
     def rotate_visit_token(self, times: int = 1) -> None:

@@ -61,6 +61,19 @@ class Server(Generic[T]):
         for port in self._ports():
             port.close()
 
+    def swap_ports(self, other: Server[T]) -> None:
+        """Let two servers of one cluster that are closed have each other's ports."""
+        self.plain, other.plain = other.plain, self.plain
+        self.tls, other.tls = other.tls, self.tls
+        self.web, other.web = other.web, self.web
+        self.web.api, other.web.api = other.web.api, self.web.api
+        for mine, others in zip(self._ports(), other._ports(), strict=True):
+            mine.name, others.name = others.name, mine.name
+        for server in (self, other):
+            for listener in (server.plain, server.tls):
+                if listener is not None:
+                    listener.service = server.service
+
     def _ports(self) -> list[Port]:
         return [self.plain, self.web] if self.tls is None else [self.plain, self.tls, self.web]
 
@@ -146,6 +159,12 @@ class Servers:
         if broker_id not in self.brokers:
             raise ConfigError(f"there is no broker {broker_id}; the brokers are {sorted(self.brokers)}")
         return self.brokers[broker_id]
+
+    def list_address(self, broker_id: int) -> None:
+        """Let the masters list the broker where it listens now."""
+        server, entry = self.broker(broker_id), self.catalog.brokers[broker_id]
+        entry.port = server.plain.port
+        entry.tls_port = None if server.tls is None else server.tls.port
 
     def add_broker(self) -> int:
         broker_id = len(self.brokers) + 1
