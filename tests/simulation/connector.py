@@ -259,15 +259,18 @@ def batch_write(
     return written
 
 
-def batch_read(app: Application, raw: Raw, scans: int = 1) -> list[list[Row]]:
-    """Plan a batch read and run it `scans` times, as several actions on one DataFrame. To be called in an actor of the
-    application's driver."""
+def batch_read(
+    app: Application, raw: Raw, scans: int = 1, is_planned: Callable[[], None] = lambda: None
+) -> list[list[Row]]:
+    """Plan a batch read, call `is_planned`, and run it `scans` times, as several actions on one DataFrame. To be called
+    in an actor of the application's driver."""
 
     def plan() -> list[bytes]:
         reader = TubeMQDataSource(dict(raw)).reader(schema_of(raw))
         return [pickle.dumps(task) for task in reader.partitions()]
 
     planned = app.call("read planner", plan)
+    is_planned()
     found = []
     for _ in range(scans):
         parts = app.run_stage("read a batch", [partial(read_task, "read", one) for one in planned])

@@ -34,6 +34,7 @@ class OperatedSchedule(Schedule):
         *Schedule.KINDS,
         *("crash broker", "empty disk", "kill driver", "kill worker", "stop query"),
         *("flush", "retention", "enlarge topic", "close topic", "burst"),
+        "data retention",
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {}  # of errors, by words of `trouble`
     CLIENTS: ClassVar[str]  # that a topic is closed for: "consumers" or "producers"
@@ -164,7 +165,8 @@ class OperatedSchedule(Schedule):
             # error advises:
             self.options.pop(ELAPSED, None)
             return
-        if isinstance(error, (TransportError, PositionMovedError)) and (self.has_weather or recent):
+        is_moved = isinstance(error, PositionMovedError) and not self._only_retention
+        if (isinstance(error, TransportError) or is_moved) and (self.has_weather or recent):
             return
         if any(isinstance(error, kind) and recent & words for kind, words in self.EXPLANATIONS.items()):
             return
@@ -176,6 +178,11 @@ class OperatedSchedule(Schedule):
     def recent_troubles(self) -> set[str]:
         # Four attempts of a task, each of which tries so long, may pass until a query ends.
         return {what for at, what in self.troubles if self.world.now - at < 5 * RETRY_FOR}
+
+    @property
+    def _only_retention(self) -> bool:
+        """Return True if a store can have lost nothing but what retention removed, and nobody has moved the group."""
+        return not self.has_weather and self.recent_troubles() == {"retention"}
 
     @property
     def has_other_attempts(self) -> bool:
@@ -287,6 +294,14 @@ class OperatedSchedule(Schedule):
             self.world.tell("retention", f"removes messages of {topic}")
             self.trouble("retention")
             self.tubemq.expire(topic, planned.number % 4)
+            self.note_losses(RETENTION)
+
+    def data_retention(self, planned: Disturbance) -> None:
+        """Data files go, and the index files that name their messages stay."""
+        if topic := self.topic_of(planned):
+            self.world.tell("retention", f"removes data of {topic}, whose index stays")
+            self.trouble("retention")
+            self.tubemq.expire(topic, int(planned.strength**2 * 20), data_only=True)
             self.note_losses(RETENTION)
 
     def enlarge_topic(self, planned: Disturbance) -> None:

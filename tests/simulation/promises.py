@@ -89,9 +89,10 @@ class Reading:
         messages = ((row, self._message(row)) for row in rows)
         return [row for row, one in messages if one is None or not any(report.covers(one) for report in reports)]
 
-    def reported(self, loss: DataLossError) -> None:
+    def reported(self, loss: DataLossError, *, ended: bool) -> None:
+        """The connector has reported a loss; `ended` says whether the query has ended by it."""
         self.reports.append(Report(loss, self.schedule.world.now))
-        self.loss_has_range(self.reports[-1])
+        self.loss_has_range(self.reports[-1], ended=ended)
 
     @property
     def ends(self) -> Mapping[Partition, int]:
@@ -165,10 +166,11 @@ class Reading:
             last[row.partition] = message.position
 
     def _is_behind_gaps(self, message: Message, begin: Mapping[Partition, int]) -> bool:
-        """Return True if a partition that was added later has so many entries before the message in its batch that
-        positions behind them are not counted."""
+        """Return True if a partition that was added later, or data that has gone, has so many entries before the message
+        in its batch that positions behind them are not counted."""
         start = begin.get(message.partition, 0)
-        own = {m.position for m in self.schedule.truth.of(message.partition) if start <= m.position < message.position}
+        stored = (m for m in self.schedule.truth.of(message.partition) if start <= m.position < message.position)
+        own = {m.position for m in stored if m.lost is None}
         return (message.position - start) // UNIT - len(own) > MAX_EMPTY_ENTRIES
 
     def _has_offset(self, batch: int, partition: Partition) -> bool:
@@ -279,7 +281,7 @@ class Reading:
             for loss in self.schedule.truth.losses
         )
 
-    def loss_has_range(self, report: Report) -> None:
+    def loss_has_range(self, report: Report, *, ended: bool) -> None:
         """A reported range is one that the servers lost."""
         losses = [loss for loss in self.schedule.truth.losses if loss.store == report.partition.store]
         if report.whole:
@@ -292,12 +294,45 @@ class Reading:
             if (begin.get(report.partition), self.end_of(batch).get(report.partition)) != (report.first, report.end):
                 raise BrokenError("loss_has_range", f"the batch has another range than this: {report.text}")
             return
+        met = [loss for loss in losses if loss.first < report.end and report.first < loss.end]
+        if any(loss.has_index for loss in met):
+            self._covers_lost_data(report)
+            if all(loss.how == RETENTION for loss in met):
+                self._covers_what_is_missing(report, ended=ended)
+            if self._shares_entries(report.partition):
+                return
         first = report.first
         while first < report.end:
             ends = [loss.end for loss in losses if loss.first <= first < loss.end]
             if not ends:
                 raise BrokenError("loss_has_range", f"[{report.first}, {report.end}) was not lost: {report.text}")
             first = max(ends)
+
+    def _covers_lost_data(self, report: Report) -> None:
+        """No message of the range is there. It may end at the first one that is left of its partition, and of what is
+        between nobody can know whether it had messages of the partition."""
+        for message in self.schedule.truth.of(report.partition):
+            if message.lost is None and report.covers(message) and self.is_wanted(message):
+                raise BrokenError("loss_has_range", f"{message} is there: {report.text}")
+
+    def _covers_what_is_missing(self, report: Report, *, ended: bool) -> None:
+        """Retention costs a query no more than what it has not read. A range that is told while another attempt writes
+        the rows may be that of the last batch."""
+        committed = self.checkpoint.committed
+        read = self.end_of(committed - (1 if ended else 2)).get(report.partition, 0)
+        if report.first < read:
+            raise BrokenError("loss_has_range", f"the query has read up to {read} before retention came: {report.text}")
+        if self._shares_entries(report.partition):
+            return
+        given = {key for key, (batch, _) in self._delivered.items() if batch < committed - 1}
+        missing = [m for m in self.schedule.truth.of(report.partition) if m.lost and id(m) not in given]
+        if not any(map(report.covers, missing)):
+            raise BrokenError("loss_has_range", f"nothing is missing of [{report.first}, {report.end}): {report.text}")
+
+    def _shares_entries(self, partition: Partition) -> bool:
+        """Return True if an index entry may be of another partition or type, so that readers cannot count them."""
+        layout = self.schedule.tubemq.servers.catalog.layout(partition.topic, partition.broker_id)
+        return "filters" in self.schedule.options or layout is None or layout.partitions > 1
 
     def _message(self, row: Row) -> Message | None:
         stored = self.schedule.truth.messages[row.partition.store]

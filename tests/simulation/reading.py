@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource
 from tests.simulation.operated import ELAPSED, RETRY_FOR, OperatedSchedule, Possible, some_options
-from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading
+from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading, Report
 from tests.simulation.schedule import Disturbance, Setting, turn_knobs
 from tests.simulation.servers import DAMAGED, RETENTION
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
@@ -152,6 +153,7 @@ class OperatedReading(OperatedSchedule):
         self.left_out: set[str] = set()
         self._tolerates_in = -1  # the batch for which the operator has set failOnDataLoss to false
         self._strangers = 0
+        self.batch_reports: dict[str, list[Report]] = defaultdict(list)  # that batch reads have logged, by application
         self._slow_fetch_at: dict[str, GroupOffsets] = {}  # servers whose next fetch ends late, without its connection
         self.raised_at: float = extra.get("limit_raised_at", inf)
         for topic in self.topics:
@@ -204,6 +206,7 @@ class OperatedReading(OperatedSchedule):
             self.options.pop("failondataloss", None)  # what was lost is behind the query
             self._tolerates_in = -1
         self.group.begin()
+        self._run_options = dict(self.options)
         source = TubeMQSource(self.raw(), self.setting.extra["scans"])
         interval = self.setting.interval if not self.is_calm else min(2.0, self.setting.interval)
         ends = self.setting.extra["available_now"] and not self.is_calm
@@ -243,10 +246,14 @@ class OperatedReading(OperatedSchedule):
         self.guarded(self.reading.written, query, batch, scans)
 
     def _reported(self, process: Process, loss: DataLossError) -> None:
-        if process.name.startswith("app"):
-            world = self.world
-            world.tell(process, f"logs a loss: {str(loss)[:150]}")
-            self.guarded(self.reading.reported, loss)
+        app = process.name.partition(" ")[0]
+        if not app.startswith(("app", "batch")):
+            return
+        self.world.tell(process, f"logs a loss: {str(loss)[:150]}")
+        if app.startswith("app"):
+            self.guarded(lambda: self.reading.reported(loss, ended=False))
+        else:
+            self.batch_reports[app].append(Report(loss, self.world.now))
 
     def _delivered(self, partition: Partition, client_id: str) -> None:
         """A reader has got messages. A crash may take away those behind them."""
@@ -259,7 +266,9 @@ class OperatedReading(OperatedSchedule):
     def judge(self, query: StreamQuery, error: BaseException) -> None:
         recent = self.recent_troubles()
         if isinstance(error, DataLossError):
-            self.guarded(self.reading.reported, error)
+            self.guarded(lambda: self.reading.reported(error, ended=True))
+            if self._run_options.get("failondataloss") == "false" and self._only_retention:
+                self.is_unexplained("the query, which tolerates losses,", error)
             self.options["failondataloss"] = "false"  # as the error advises
             self._tolerates_in = self.checkpoint.committed
         elif self.is_removed and isinstance(error, (ConfigError, ServerError, TransportError)):

@@ -8,10 +8,10 @@ from functools import partial
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource, batch_read
 from tests.simulation.java import JavaConsumer, JavaProducer
-from tests.simulation.promises import UNIT, BrokenError, Reading
+from tests.simulation.promises import UNIT, BrokenError, Reading, Report
 from tests.simulation.reading import GROUP, LIMITS, OperatedReading
 from tests.simulation.schedule import Disturbance, Moment
-from tests.simulation.servers import CRASH, DELETED, Message
+from tests.simulation.servers import CRASH, DELETED, RETENTION, Message
 from tests.simulation.spark import Checkpoint, StreamQuery
 from tests.simulation.world import Killed
 from tubemq_spark.client.consumer.working_group import stream_group
@@ -19,6 +19,7 @@ from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.broker.group_offsets import Key
 
+_GAVE_ROWS = "worker has rows that it gave to Spark"
 _FETCHED, _THEN = "worker reads: get_message", Moment("state", None)
 
 
@@ -75,6 +76,13 @@ class ReadingSchedule(OperatedReading):
             self.when(_FETCHED, replace(planned, number=planned.number + 1, moment=_THEN))
             return
         super().retention(planned)
+
+    def data_retention(self, planned: Disturbance) -> None:
+        state, nth = ("", "worker begins to read", _FETCHED, _GAVE_ROWS)[planned.number % 4], planned.number // 4 % 3
+        if state:  # before the first fetch of a task, while it fetches, and while Spark takes its rows
+            self.when(state, replace(planned, number=0, moment=_THEN), 1 + nth)
+            return
+        super().data_retention(planned)
 
     def crash_broker(self, planned: Disturbance) -> None:
         if planned.number % 5 == 2:  # while a task reads
@@ -238,13 +246,16 @@ class ReadingSchedule(OperatedReading):
             raw.pop(name, None)
         raw.pop("startingtimestamp", None)
         world.tell(app.name, f"reads all topics in group {group}")
-        call = app.jvm.start("batch", partial(batch_read, app, raw, 1 + planned.number % 2))
+        planned_at: list[float] = []
+        call = app.jvm.start(
+            "batch", partial(batch_read, app, raw, 1 + planned.number % 2, lambda: planned_at.append(world.now))
+        )
         if planned.number % 2 == 0:
             world.at(planned.strength**3 * 2, app.kill_worker, planned.number)
         call.wait()
         if call.error is None:
             for rows in call.result():
-                self.guarded(self._check_batch_read, rows, stored)
+                self.guarded(self._check_batch_read, rows, stored, planned_at[0], self.batch_reports[app.name])
         elif isinstance(call.error, Exception):
             error = self.error_of(call)
             if error is not None and not isinstance(error, (TubeMQError, Killed)):
@@ -263,10 +274,24 @@ class ReadingSchedule(OperatedReading):
                         )
                     )
 
-    def _check_batch_read(self, rows: list[Row], stored: list[Message]) -> None:
+    def _check_batch_read(
+        self, rows: list[Row], stored: list[Message], planned_at: float, reports: list[Report]
+    ) -> None:
         given = [(row.partition, row.message_id) for row in rows]
         if len(set(given)) != len(given):
             raise BrokenError("rows_exact", "a batch read gives a message twice")
         missing = [m for m in stored if m.lost is None and (m.partition, m.message_id) not in set(given)]
         if missing:
             raise BrokenError("rows_exact", f"a batch read misses {missing[0]} and {len(missing) - 1} more")
+        unreported = [
+            m
+            for m in stored
+            if m.lost == RETENTION
+            and m.lost_at > planned_at
+            and (m.partition, m.message_id) not in set(given)
+            and not any(report.covers(m) for report in reports)
+        ]
+        if unreported:
+            raise BrokenError(
+                "loss_reported", f"a batch read misses {unreported[0]} and {len(unreported) - 1} more, without a word"
+            )

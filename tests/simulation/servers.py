@@ -48,11 +48,14 @@ class Message:
 
 
 class Loss(NamedTuple):
+    """What a store lost at once. `has_index` is True if retention left entries in the index whose data has gone."""
+
     store: StoreKey
     first: int
     end: int
     how: str
     at: float
+    has_index: bool = False
 
 
 class SimulatedHost(Host):
@@ -152,8 +155,10 @@ class Truth:
                 message.lost, message.lost_at = how, now
             if gone or (how == DELETED and stored and not high):  # also a store that retention had emptied
                 first, end = (gone[0].position, gone[-1].position + 28) if gone else (0, 0)
-                self.losses.append(Loss(key, first, end, how, now))
-                self._tubemq.world.tell(f"broker {broker_id}", f"loses [{first}, {end}) of {topic} to {how}")
+                has_index = store is not None and how == RETENTION and store.min_offset < end
+                self.losses.append(Loss(key, first, end, how, now, has_index))
+                what = "the data of " if has_index else ""
+                self._tubemq.world.tell(f"broker {broker_id}", f"loses {what}[{first}, {end}) of {topic} to {how}")
 
 
 def replacements() -> list[Replacement]:
