@@ -34,7 +34,7 @@ class OperatedSchedule(Schedule):
         *Schedule.KINDS,
         *("crash broker", "empty disk", "kill driver", "kill worker", "stop query"),
         *("flush", "retention", "enlarge topic", "close topic", "burst"),
-        "data retention",
+        *("data retention", "swap brokers"),
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {}  # of errors, by words of `trouble`
     CLIENTS: ClassVar[str]  # that a topic is closed for: "consumers" or "producers"
@@ -303,6 +303,32 @@ class OperatedSchedule(Schedule):
             self.trouble("retention")
             self.tubemq.expire(topic, int(planned.strength**2 * 20), data_only=True)
             self.note_losses(RETENTION)
+
+    def swap_brokers(self, planned: Disturbance) -> bool:
+        """Two brokers stop or crash, and each starts at the other's address, the second one maybe later."""
+        ids = self.tubemq.broker_ids
+        if len(ids) < 2 or self.network.behind_nat:  # whoever translates addresses follows the brokers
+            return False
+        one, other = ids[planned.number % len(ids)], ids[(planned.number + 1) % len(ids)]
+        seconds = 0.2 + planned.strength**2 * 20
+        later = planned.number // 2 % 3 * 2.0 * planned.strength
+        how = "crash" if planned.number // 6 % 3 == 0 else "stop"
+        self.world.tell(f"brokers {one} and {other}", f"{how}, and will start at each other's address")
+        self.trouble(how, seconds + later)
+        for broker_id in (one, other):
+            self._end_broker(broker_id, how)
+        self.tubemq.swap_addresses(one, other)
+        self.world.at(seconds, self.start_broker, one)
+        self.world.at(seconds + later, self.start_broker, other)
+        return True
+
+    def _end_broker(self, broker_id: int, how: str) -> None:
+        if how == "stop":
+            self.tubemq.stop_broker(broker_id)
+            return
+        self.crashes[broker_id].append(self.world.now)
+        self.tubemq.crash_broker(broker_id)
+        self.note_losses(CRASH)
 
     def enlarge_topic(self, planned: Disturbance) -> None:
         if topic := self.topic_of(planned):

@@ -84,6 +84,12 @@ class ReadingSchedule(OperatedReading):
             return
         super().data_retention(planned)
 
+    def swap_brokers(self, planned: Disturbance) -> bool:
+        if not super().swap_brokers(planned):
+            return False
+        self._excuse_all()  # as after `stop_broker`
+        return True
+
     def crash_broker(self, planned: Disturbance) -> None:
         if planned.number % 5 == 2:  # while a task reads
             nth = 1 + planned.number // 5 % 3
