@@ -101,6 +101,8 @@ class OperatedReading(OperatedSchedule):
         setting.config = config = replace(setting.config, **r.choice(TOKENS))
         setting.options = options = some_options(r, OPTIONS)
         damaged = r.choice((0.0, 0.0, 0.0, 0.1))
+        if "startingtimestamp" in options:  # some messages have no times
+            options["startingoffsetsbytimestampstrategy"] = "latest"
         if damaged:
             options["corruptmessages"] = "skip"
         topics = r.choice((("t",), ("t",), ("t", "u")))

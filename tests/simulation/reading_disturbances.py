@@ -250,7 +250,8 @@ class ReadingSchedule(OperatedReading):
         raw = self.raw(**{**of_batch, "tubemq.group": group})
         for name in (*LIMITS, "minoffsetspertrigger", "maxtriggerdelay", "headsintervalms", "commitoffsets"):
             raw.pop(name, None)
-        raw.pop("startingtimestamp", None)
+        for name in ("startingtimestamp", "startingoffsetsbytimestampstrategy"):
+            raw.pop(name, None)
         world.tell(app.name, f"reads all topics in group {group}")
         planned_at: list[float] = []
         call = app.jvm.start(
