@@ -19,6 +19,7 @@ from tests.sending import connections_to
 from tests.waiting import wait_until
 from tests.without_spark.query import GROUP, Query, counts, fill, stored, write
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.master_client import SessionExpiredError
 from tubemq_spark.errors import (
     AuthError,
     ConfigError,
@@ -160,7 +161,8 @@ READING = [
     refused(REGISTER, 450, AuthError, GRANT),
     refused(REGISTER, 455, AuthError, NARROW),
     Case(REGISTER, 201, TransportError, "registering group readers for one, pair: the master is not ready"),
-    Case(LISTS, 411, TransportError, "asking for the partitions of one, pair: the master has forgotten this client"),
+    Case(LISTS, 411, SessionExpiredError,
+         "asking for the partitions of one, pair: the master has forgotten this client"),
     # Claims at the broker
     refused(CLAIM, 400, ServerError),
     refused(CLAIM, 415, AuthError, PASSWORD),
@@ -253,7 +255,7 @@ WRITING = [
     Case(JOIN, TARGET, ServerError, f"{AIM[JOIN]} failed at the server with InvocationTargetException: {SAID}", True),
     Case(JOIN, 201, TransportError, "registering a producer: the master is not ready"),
     Case(ALIVE, 201, TransportError, "a producer's heartbeat: the master is not ready"),
-    Case(ALIVE, 411, TransportError, "a producer's heartbeat: the master has forgotten this client"),
+    Case(ALIVE, 411, SessionExpiredError, "a producer's heartbeat: the master has forgotten this client"),
     *(Case(method, place, ProtocolError, r".* does not speak TubeMQ's protocol \(standard\): .*", True)
       for method in (JOIN, ALIVE) for place in DAMAGED),
     *(given_up(code, ServerError, f"{AIM[SEND]} failed with {code} {code_name(code)}: {SAID}")

@@ -166,8 +166,8 @@ class Reading:
             last[row.partition] = message.position
 
     def _is_behind_gaps(self, message: Message, begin: Mapping[Partition, int]) -> bool:
-        """Return True if a partition that was added later, or data that has gone, has so many entries before the message
-        in its batch that positions behind them are not counted."""
+        """Return True if a partition that was added later, or data that has gone, has so many entries before the
+        message in its batch that positions behind them are not counted."""
         start = begin.get(message.partition, 0)
         stored = (m for m in self.schedule.truth.of(message.partition) if start <= m.position < message.position)
         own = {m.position for m in stored if m.lost is None}

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored, where
 from tubemq_spark.errors import ConfigError, DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.master.metadata_lists import MetadataLists
 
 pytestmark = pytest.mark.option("failOnDataLoss")
 
@@ -174,6 +176,59 @@ def test_a_query_does_without_a_deleted_topic_until_it_is_created_again(
         wait_until(lambda: (run.next(), bodies(stream.rows)[-3:] == new)[1])
         assert "missing" not in run.reported
     assert len(stream.rows) == 13 + 20 * others
+
+
+@pytest.mark.parametrize("release", ["1.2", "2.5"])
+@pytest.mark.parametrize("change", ["restart", "failover"])
+def test_a_query_does_without_a_deleted_topic_while_a_master_forgets_it(
+    start: Start, caplog: pytest.LogCaptureFixture, change: str, release: str
+) -> None:
+    """The driver asks the master once whether the topic is gone, before a heartbeat could register it again."""
+    tubemq = start({"t": 1, "other": 1}, masters=2, release=release)
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other", failOnDataLoss="false", **SHORT)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.delete_topic("t")
+        fill(tubemq, "other", 5)
+        if change == "failover":
+            tubemq.switch_master()
+        else:
+            tubemq.stop_master(1)
+            tubemq.start_master(1)
+        assert len(run.next() or ()) == 5
+        assert len(warnings_of(caplog, "1:t:0: the cluster does not have the partition any more")) == 1
+
+
+@pytest.mark.parametrize("release", ["1.2", "2.5"])
+def test_short_lists_of_a_new_master_are_no_loss(
+    start: Start, skipping_clock: SkippingClock, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    """A broker is away for longer than requests are repeated. Then a master takes over twice, the second time just
+    before the driver would have believed its lists."""
+    tubemq = start({"t": 1, "other": 1}, masters=2, release=release)
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t", failOnDataLoss="false")
+    lists_from = float("inf")
+    made = MetadataLists.consumer_topics
+
+    def short_at_first(lists: MetadataLists, topics: Iterable[str], group: str) -> dict[str, str]:
+        return made(lists, topics, group) if skipping_clock.monotonic() >= lists_from else {}
+
+    with stream.running() as run:
+        assert len(run.next() or ()) == 10
+        monkeypatch.setattr(MetadataLists, "consumer_topics", short_at_first)
+        tubemq.stop_broker(1)
+        tubemq.switch_master()
+        asked = tubemq.on("get_partition_meta", nth=35, times=1).run(tubemq.switch_master)
+        lists_from = skipping_clock.monotonic() + 60 + 30
+        with pytest.raises(TransportError, match=r"gave up after 60 s"):
+            run.next()
+        assert asked.fired
+        tubemq.start_broker(1)
+        fill(tubemq, "t", 5)
+        wait_until(lambda: run.next() is not None)
+    assert bodies(stream.rows) == stored(tubemq, "t")
 
 
 def test_a_topic_that_is_deleted_before_a_task_reads_ends_the_run(start: Start) -> None:

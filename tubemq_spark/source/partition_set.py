@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
-from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
@@ -183,10 +182,11 @@ class PartitionSet:
         self, gone: set[Partition], claims: GroupClaims, error: TransportError | None
     ) -> set[Partition]:
         """Return those of the partitions that the cluster does not have. A new master's lists are short at first, so it
-        is asked several times, at least once."""
-        deadline = Deadline(min(_NEW_MASTER_LISTS_FILL_UP, self._options.client.retry_for), self._clock)
+        is asked several times, at least once, and for longer if a master restarts or takes over meanwhile."""
+        clock, retry_for = self._clock, self._options.client.retry_for
+        begin, fill_up = clock.monotonic(), min(_NEW_MASTER_LISTS_FILL_UP, retry_for)
         while True:
-            is_last = deadline.passed
+            asked_at = clock.monotonic()
             try:
                 listed = self._session.listed(once=error is not None)
             except TransportError as no_answer:
@@ -196,9 +196,11 @@ class PartitionSet:
                 raise TransportError(text, unserved=error.unserved) from None
             # A master goes on listing a topic that was removed, but its brokers do not know it any more.
             gone = gone - (listed - (claims.unknown_topics if error else frozenset()))
-            if not gone or is_last:
+            # Masters that change again and again must not keep us here for ever.
+            short_since = min(max(begin, self._session.master_changed_at), begin + retry_for)
+            if not gone or asked_at >= short_since + fill_up:
                 return gone
-            self._clock.sleep(_HIDDEN_PARTITION_POLL)
+            clock.sleep(_HIDDEN_PARTITION_POLL)
 
     def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""

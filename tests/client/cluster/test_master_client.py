@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,7 +17,10 @@ from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted
+from tests.waiting import wait_until
+from tubemq_spark.client.cluster.cluster_metadata import KnownTopics
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.master_client import SessionExpiredError
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -90,6 +93,15 @@ class Requests:
 
 def clients(cluster: EmbeddedCluster) -> list[str]:
     return cluster.members(GROUP).clients
+
+
+def forget_clients(pair: EmbeddedCluster, change: str) -> None:
+    """Let the active master restart, or the next one take over."""
+    if change == "failover":
+        pair.tubemq.switch_master()
+    else:
+        pair.tubemq.stop_master(1)
+        pair.tubemq.start_master(1)
 
 
 # One master
@@ -185,6 +197,78 @@ def test_a_new_client_goes_on_if_a_reply_is_lost(
         producer.add_topics(["demo"])
         assert producer.cluster.partitions("demo") == DEMO
     assert lost.fired == 1
+
+
+# Masters that forget their clients
+
+CONSUMER_REQUESTS: dict[str, Callable[[ConsumerSession], object]] = {
+    "lists, repeated": lambda session: session.refresh(),
+    "lists, for a caller that goes on without": lambda session: session.refresh_soon(),
+    "lists, once": lambda session: session.listed(once=True),
+    "deployed topics": lambda session: session.deployed(),
+    "visit token": lambda session: session.token._ask(),
+}
+PRODUCER_REQUESTS: dict[str, Callable[[ProducerSession], object]] = {
+    "lists, repeated": lambda session: session.refresh(),
+    "lists, once": lambda session: session.refresh_once(),
+    "a partition": lambda session: session.find_partition(DEMO[0]),
+    "topics": lambda session: session.add_topics(["other"]),
+    "topics that the driver knows": lambda session: session.add_known_topics(
+        KnownTopics(frozenset({"other"}), session.cluster, {}, 1000, 0)
+    ),
+    "visit token": lambda session: session.token._ask(),
+}
+
+
+@pytest.mark.parametrize("change", ["restart", "failover"])
+@pytest.mark.parametrize("request_of", CONSUMER_REQUESTS)
+def test_a_consumer_that_asks_a_master_registers_again(
+    pair: EmbeddedCluster, caplog: pytest.LogCaptureFixture, request_of: str, change: str
+) -> None:
+    with session(pair) as consumer:
+        consumer.register()
+        forget_clients(pair, change)
+        CONSUMER_REQUESTS[request_of](consumer)
+        assert clients(pair) == [consumer.client_id]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("change", ["restart", "failover"])
+@pytest.mark.parametrize("request_of", PRODUCER_REQUESTS)
+def test_a_producer_that_asks_a_master_registers_again(
+    pair: EmbeddedCluster, caplog: pytest.LogCaptureFixture, request_of: str, change: str
+) -> None:
+    pair.create("other", TopicSpec(partitions=1))
+    with closing(ProducerSession(messages.settings(pair))) as producer:
+        producer.add_topics(["demo"])
+        forget_clients(pair, change)
+        joined = counted(pair, "producer_register")
+        PRODUCER_REQUESTS[request_of](producer)
+        assert joined.fired
+    assert caplog.messages == []
+
+
+def test_a_master_that_forgets_a_client_at_once_is_not_asked_for_ever(cluster: EmbeddedCluster) -> None:
+    with session(cluster) as consumer:
+        consumer.register()
+        with cluster.tubemq.on(META).fail(411) as asked, pytest.raises(SessionExpiredError, match="has forgotten"):
+            consumer.listed(once=True)
+        assert asked.fired == 2
+
+
+@pytest.mark.usefixtures("beating")
+def test_the_next_heartbeat_registers_again(cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """It does so at once, and the failure is none for the log."""
+    beats = Requests(cluster, BEAT)
+    with session(cluster) as consumer, closing(ProducerSession(messages.settings(cluster))) as producer:
+        consumer.register()
+        producer.add_topics(["demo"])
+        joined = counted(cluster, "producer_register")
+        cluster.tubemq.switch_master()
+        beats.wait_for_more(3)
+        assert clients(cluster) == [consumer.client_id]
+        wait_until(lambda: joined.fired)
+    assert caplog.messages == []
 
 
 # Heartbeats

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from tubemq_spark.client import system
-from tubemq_spark.client.cluster.master_client import MasterSession, MemberState, SessionExpiredError
+from tubemq_spark.client.cluster.master_client import MasterSession, MemberState
 from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
@@ -94,10 +94,7 @@ class ConsumerSession(MasterSession):
             within = min(self.settings.timings.silent_master_timeout, within)
         deadline = Deadline(within)
         with self._locked_within(within), self._master.within_deadline(deadline.left):
-            try:
-                self._list(SessionExpiredError)
-            except SessionExpiredError:
-                self._list()  # registers again
+            self._list()
 
     def listed(self, *, once: bool = False) -> set[Partition]:
         """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones.
@@ -198,11 +195,12 @@ class ConsumerSession(MasterSession):
             self._master.close(Method.CONSUMER_CLOSE, self._close_request())
             self._master.state = MemberState.FORGOTTEN
 
-    def _list(self, forgotten: type[TransportError] = TransportError) -> None:
+    def _list(self) -> None:
         if self._left_out:
             self._leave()
-        if not self._master.is_registered:
-            self._register()
+        self._as_member(self._ask_for_partitions)
+
+    def _ask_for_partitions(self) -> None:
         if self._left_out.issuperset(self.topics):
             self._registry.set_topics(self._master.address, [], parse_consumer_topic)
             return
@@ -214,7 +212,7 @@ class ConsumerSession(MasterSession):
             authInfo=self._master.certificate(),
         )
         what = f"asking for the partitions of {', '.join(self.topics)}"
-        reply = self._master.ask(Method.GET_PARTITION_META, message, pb.GetPartMetaResponseM2C, what, forgotten)
+        reply = self._master.ask(Method.GET_PARTITION_META, message, pb.GetPartMetaResponseM2C, what)
         self._registry.add_brokers(self._master.address, reply.brokerConfigList)
         self._registry.set_topics(self._master.address, reply.topicMetaInfoList, parse_consumer_topic)
 
@@ -242,35 +240,28 @@ class ConsumerSession(MasterSession):
             )  # fmt: skip
 
     def _heartbeat(self) -> None:
+        with self._lock:
+            if self._master.state is not MemberState.CLOSED:
+                self._as_member(self._send_heartbeat)
+
+    def _send_heartbeat(self) -> None:
+        if self._left_out.issuperset(self.topics):
+            return
         report = pb.ClientSubRepInfo(
             brokerConfigId=UNKNOWN_ID,
             topicMetaInfoId=UNKNOWN_ID,
             reportSubInfo=True,
             partSubInfo=[f"{one.topic}#{one.broker_id}:{one.partition_id}" for one in self.held()],
         )
-        with self._lock:
-            if self._master.state is MemberState.CLOSED:
-                return
-            if not self._master.is_registered:
-                self._register()
-            if self._left_out.issuperset(self.topics):
-                return
-            message = pb.HeartRequestC2MV2(
-                clientId=self.client_id,
-                groupName=self.group,
-                subRepInfo=report,
-                opsTaskInfo=self.flow_rules.known(),
-                authInfo=self._master.certificate(),
-            )
-            what = f"the heartbeat of group {self.group}"
-            try:
-                reply = self._master.ask(
-                    Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what, SessionExpiredError
-                )
-            except SessionExpiredError:
-                self._register()
-            else:
-                self._handle(reply)
+        message = pb.HeartRequestC2MV2(
+            clientId=self.client_id,
+            groupName=self.group,
+            subRepInfo=report,
+            opsTaskInfo=self.flow_rules.known(),
+            authInfo=self._master.certificate(),
+        )
+        what = f"the heartbeat of group {self.group}"
+        self._handle(self._master.ask(Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what))
 
     def _handle(self, reply: pb.RegisterResponseM2CV2 | pb.HeartResponseM2CV2) -> None:
         """Store the visit token, the flow rules and the brokers of a reply."""

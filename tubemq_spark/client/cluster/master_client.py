@@ -78,6 +78,7 @@ class MasterClient:
         self._settings = settings
         self._masters = list(settings.masters)  # the one in service first
         self.state = MemberState.NEW
+        self.forgotten_at = -inf  # on the monotonic clock; the master in service may have begun then
         self._has_met_master = settings.master_reachable  # any peer that may be a master, though not in service
         self._answer_by: Deadline | None = None  # see `within_deadline`
 
@@ -90,24 +91,17 @@ class MasterClient:
     def is_registered(self) -> bool:
         return self.state is MemberState.REGISTERED
 
-    def ask(
-        self,
-        method: Method,
-        message: Message,
-        kind: type[R],
-        what: str,
-        forgotten: type[TransportError] = TransportError,
-    ) -> R:
+    def ask(self, method: Method, message: Message, kind: type[R], what: str) -> R:
         """Return the reply of the first master that is in service. Masters that fail move to the end of the list.
 
-        Raise `TransportError` if no master is in service, `forgotten` if the client must register again, and the error
-        of the reply's code otherwise.
+        Raise `TransportError` if no master is in service, `SessionExpiredError` if the client must register again, and
+        the error of the reply's code otherwise.
         """
         reply = self._ask_in_turn(method, message, kind, what)
         code = reply.errCode
         if code == ErrCode.HB_NO_NODE:
-            self.state = MemberState.FORGOTTEN
-            raise forgotten(f"{what}: the master has forgotten this client")
+            self._is_forgotten()
+            raise SessionExpiredError(f"{what}: the master has forgotten this client")
         if code == ErrCode.NOT_READY:
             raise TransportError(f"{what}: the master is not ready")
         if code != ErrCode.SUCCESS:
@@ -130,7 +124,7 @@ class MasterClient:
                 failures.append(str(error))
                 self._masters.append(self._masters.pop(0))
                 if self.is_registered:
-                    self.state = MemberState.FORGOTTEN
+                    self._is_forgotten()
             except ServerError as error:
                 if error.name != "Exception":
                     raise
@@ -141,6 +135,10 @@ class MasterClient:
         raise TransportError(
             f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"
         )
+
+    def _is_forgotten(self) -> None:
+        self.state = MemberState.FORGOTTEN
+        self.forgotten_at = self._settings.clock.monotonic()
 
     def retry(self, request: Callable[[], T], *, once: bool = False) -> T:
         """Return what `request` returns. Repeat it while it raises `TransportError`, unless it is to run `once`.
@@ -248,6 +246,12 @@ class MasterSession:
     def visit_token(self) -> int:
         return self.token.value
 
+    @property
+    def master_changed_at(self) -> float:
+        """When a master was last found to have forgotten this client, or not to answer, on the monotonic clock. The
+        lists of the next one may be short at first."""
+        return self._master.forgotten_at
+
     def broker_authorization(self) -> broker_pb.AuthorizedInfo:
         """Return the signed authorization for one request to a broker."""
         return authorization(self.settings.credentials, self.visit_token, self.settings.clock)
@@ -267,8 +271,24 @@ class MasterSession:
         while not is_answered() and retries.pause(at_most=registry.complete_by - clock.monotonic()):
             self._master.retry(self._list)
 
+    def _as_member(self, request: Callable[[], T]) -> T:
+        """Return what `request` returns, which asks a master. Register before it if needed, and again if the master has
+        forgotten this client.
+
+        All requests but registrations come through here: a master that restarted or took over knows no client.
+        """
+        if self._master.is_registered:
+            with suppress(SessionExpiredError):
+                return request()
+        self._register()
+        return request()
+
+    def _register(self) -> None:
+        """Register at a master."""
+        raise NotImplementedError
+
     def _list(self) -> None:
-        """Ask a master for the partitions, after registering if needed."""
+        """Ask a master for the partitions, as a member."""
         raise NotImplementedError
 
     def _ask_for_token(self) -> int:

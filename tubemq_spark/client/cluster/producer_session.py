@@ -9,7 +9,7 @@ from itertools import count
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
-from tubemq_spark.client.cluster.master_client import MasterSession, MemberState, SessionExpiredError
+from tubemq_spark.client.cluster.master_client import MasterSession, MemberState
 from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
@@ -189,10 +189,10 @@ class ProducerSession(MasterSession):
             with self._lock:
                 self._topics = frozenset(wanted[first : first + MAX_TOPICS])
                 if is_urgent:
-                    self._master.retry(self._list_anew)
+                    self._master.retry(self._list)
                 else:
                     with self._master.within_deadline(within):
-                        self._list_anew()
+                        self._list()
                 found |= {one.topic: one.max_message_size for one in self._registry.listed.values()}
         return found
 
@@ -230,17 +230,11 @@ class ProducerSession(MasterSession):
         self._registry.expect_short_lists()
         self._handle(reply)
 
-    def _list_anew(self) -> None:
-        """As `_list`, but register again at once if the master has forgotten this client."""
-        try:
-            self._list(SessionExpiredError)
-        except SessionExpiredError:
-            self._list()
+    def _list(self) -> None:
+        self._as_member(self._send_heartbeat)
 
-    def _list(self, forgotten: type[TransportError] = TransportError) -> None:
+    def _send_heartbeat(self) -> None:
         """Send a heartbeat, whose reply lists the topics."""
-        if not self._master.is_registered:
-            self._register()
         message = pb.HeartRequestP2M(
             clientId=self.client_id,
             brokerCheckSum=self._broker_check_sum,
@@ -251,7 +245,7 @@ class ProducerSession(MasterSession):
         )
         asked = self._master.address
         what = "a producer's heartbeat"
-        reply = self._master.ask(Method.PRODUCER_HEARTBEAT, message, pb.HeartResponseM2P, what, forgotten)
+        reply = self._master.ask(Method.PRODUCER_HEARTBEAT, message, pb.HeartResponseM2P, what)
         if self._master.address != asked:  # a failover, to a master that knew this client already
             self._registry.expect_short_lists()
         self._handle(reply)
