@@ -7,16 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import reading
+from tests.clocks import UseTimings
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
+from tests.messages import numbered, send
 from tests.network.jobs import Jobs
 from tests.network.scenarios import seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
+from tests.without_spark.source import Stream, bodies
 from tubemq_spark.cli.topics import configure_topic, deployments, is_ready, remove_topic
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.admin_api import AdminApi
-from tubemq_spark.protocol.metadata import parse_master_addresses
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
@@ -49,6 +54,21 @@ def wait_for_active(cluster: RealCluster) -> None:
             return False
 
     wait_until(answers, "an active master")
+
+
+def create(cluster: RealCluster, topic: str) -> AdminApi:
+    """Create a topic with one partition, and return the API that can remove it."""
+    admin = AdminApi(parse_master_addresses(cluster.web_masters), cluster.admin_token)
+    configure_topic(admin, topic, partitions=1, stores=1, brokers=(), retention=None)
+    wait_until(lambda: is_ready(admin, topic), "the topic", 120.0)
+    return admin
+
+
+def serves(cluster: RealCluster, partition: Partition) -> bool:
+    """Return True while the broker has the topic. It removes a topic some time after the master did."""
+    reply = reading.register(cluster, "a_look", partition, "a_look")
+    reading.unregister(cluster, "a_look", partition, "a_look")
+    return reply.errCode != ErrCode.FORBIDDEN
 
 
 def test_the_active_master_dies_while_queries_run(cluster: RealCluster) -> None:
@@ -91,9 +111,7 @@ def test_the_standby_is_listed_first(cluster: RealCluster) -> None:
 
 def test_a_topic_is_deleted_before_the_active_master_dies(cluster: RealCluster) -> None:
     """The stream goes on with the other topic, also after it registered at the next master."""
-    admin = AdminApi(parse_master_addresses(cluster.web_masters), cluster.admin_token)
-    configure_topic(admin, "masters_gone", partitions=1, stores=1, brokers=(), retention=None)
-    wait_until(lambda: is_ready(admin, "masters_gone"), "the topic", 120.0)
+    admin = create(cluster, "masters_gone")
     both = {"subscribe": "masters_deleted,masters_gone", "failOnDataLoss": False, "metadataIntervalMs": 1000}
     with Jobs(cluster, "masters_deleted", **both) as jobs:
         jobs.wait_for_more(200)
@@ -109,6 +127,33 @@ def test_a_topic_is_deleted_before_the_active_master_dies(cluster: RealCluster) 
         jobs.check()
     print(f"topic deleted, active master killed: {jobs.summary()}")
     assert jobs.failures == []
+
+
+@pytest.mark.parametrize("masters", [1, 2], ids=["restarts", "fails over"])
+def test_a_master_forgets_a_query_whose_topic_was_deleted(use_timings: UseTimings, masters: int) -> None:
+    """The driver asks the master whether the topic is gone, before a heartbeat could register the query again."""
+    use_timings(heartbeat_period=3600.0)
+    with needs_tools():
+        cluster = RealCluster(topics={"stays": TopicSpec(settings=FLUSH_SOON)}, brokers=1, masters=masters)
+    stays, goes = Partition(1, "stays", 0), Partition(1, "goes", 0)
+    with cluster:
+        admin = create(cluster, "goes")
+        stream = Stream(cluster, "stays", "goes", failOnDataLoss="false", tubemq_retry_maxElapsedMs=3000)
+        first = send(cluster, numbered([stays, goes], 10))
+        with stream.running() as run:
+            wait_until(lambda: (run.next(), len(stream.rows) == 10)[1], "the first rows")
+            remove_topic(admin, "goes")
+            wait_until(lambda: not serves(cluster, goes), "the end of the topic", 120.0)
+            killed = kill_active(cluster)
+            if masters == 1:
+                cluster.start_master(killed)
+            else:
+                wait_for_active(cluster)
+            second = send(cluster, numbered([stays], 10))
+            wait_until(lambda: (run.next(), len(stream.rows) == 20)[1], "the rows of the other topic")
+    forget_servers()
+    expected = [message.body for sent in (first, second) for messages in sent.values() for message in messages]
+    assert sorted(bodies(stream.rows)) == sorted(expected)
 
 
 def test_known_partitions_are_read_and_written_without_any_master(cluster: RealCluster) -> None:
