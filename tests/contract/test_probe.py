@@ -63,3 +63,17 @@ def test_only_the_owner_of_an_entry_has_a_message_there(store: Store) -> None:
     more = messages.send(store.cluster, messages.numbered(store.partitions, 9))
     store.owners |= {sent.position: (one, sent.message_id) for one, stored in more.items() for sent in stored}
     store.check(sorted(store.owners)[-20:])
+
+
+def test_an_owner_is_proven_however_many_entries_of_others_follow(cluster: Cluster, group: str) -> None:
+    topic = cluster.new_topic("three")
+    here, other = [one for one in messages.partitions(cluster, topic) if one.broker_id == cluster.broker_ids[0]][:2]
+    position = messages.send(cluster, messages.numbered([other, other, here], 3))[here][0].position
+    messages.send(cluster, messages.numbered([other], 20_000))
+    places = [(here, position), (here, position - UNIT), (other, position), (other, position - UNIT)]
+    with closing(reading.visitor(cluster, group)) as visitor:
+        for wait in (lambda: None, lambda: cluster.wait_flushed(topic)):
+            wait()
+            proven = set(Prober(visitor).proven(places))
+            assert (here, position) in proven
+            assert proven <= {(here, position), (other, position - UNIT)}

@@ -64,7 +64,7 @@ def test_a_broker_crashes_before_a_new_query_has_read_anything(start: Start, nth
 
 def test_retention_empties_a_new_partition_while_it_is_found(start: Start) -> None:
     tubemq = start({"t": 1})
-    stream = Stream(tubemq, "t", metadataIntervalMs=100)
+    stream = Stream(tubemq, "t", metadataIntervalMs=100, failOnDataLoss="false")
     fill(tubemq, "t", 4)
     with stream.running() as run:
         run.next()

@@ -23,7 +23,7 @@ from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
-from tubemq_spark.protocol.errcode import ErrCode, NotFound, code_name, is_retryable, not_found_kind
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, code_name, is_retryable, is_unknown_topic, not_found_kind
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch, payload_size
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -292,6 +292,8 @@ class FetchLoop:
             self._progress.on_fetched()
             return None
         self._progress.last_reply = code, reply.errMsg
+        if is_unknown_topic(code, reply.errMsg):  # it may come back as another topic
+            raise TransportError(f"{what}: {code} {reply.errMsg}")
         kind, pause = NotFound.WAIT, None
         if code == ErrCode.SERVER_CONSUME_SPEED_LIMIT:
             self._throttle.on_limited(reply.minLimitTime)
