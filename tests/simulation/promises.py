@@ -312,7 +312,8 @@ class Reading:
         """No message of the range is there. It may end at the first one that is left of its partition, and of what is
         between nobody can know whether it had messages of the partition."""
         for message in self.schedule.truth.of(report.partition):
-            if message.lost is None and report.covers(message) and self.is_wanted(message):
+            is_there = message.lost is None and not self._took_a_place(message)
+            if is_there and report.covers(message) and self.is_wanted(message):
                 raise BrokenError("loss_has_range", f"{message} is there: {report.text}")
 
     def _covers_what_is_missing(self, report: Report, *, ended: bool) -> None:
