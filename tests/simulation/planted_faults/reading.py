@@ -25,6 +25,31 @@ READING = (
         "pass",
         ("comes_to_rest",),
     ),
+    # Retention that removes data before the index
+    Fault(
+        "retention_not_looked_for",
+        "retention never overtakes a read in silence, where others share the store",
+        READER,
+        "removed = self._retention.loss_in(exact)\n",
+        "removed = None\n",
+        ("loss_reported",),
+    ),
+    Fault(
+        "gap_taken_for_empty",
+        "retention never overtakes a read in silence",
+        "client/consumer/retention_check.py",
+        "return None if first is None else self._loss(position, first)",
+        "return None",
+        ("loss_reported",),
+    ),
+    Fault(
+        "retention_taken_for_a_crash",
+        "what retention removes behind a query is no loss",
+        "source/truncation_check.py",
+        " or self._is_expired(batch)",
+        "",
+        ("loss_has_range",),
+    ),
     # Rows of a micro-batch
     Fault(
         "range_ends_early",
