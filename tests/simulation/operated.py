@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from math import inf
 from typing import Any, ClassVar
 
 from tests.simulation.network import NAT, Weather
@@ -17,10 +20,15 @@ from tests.simulation.world import Call, Killed
 from tubemq_spark.client.settings import RETRY_MAX_ELAPSED_MS
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, PositionMovedError, TransportError
+from tubemq_spark.protocol.message import EPOCH, format_msg_time
 from tubemq_spark.protocol.metadata import Partition
 
 ELAPSED = RETRY_MAX_ELAPSED_MS.name.lower()
 RETRY_FOR = RETRY_MAX_ELAPSED_MS.preset / 1000  # seconds, without the option
+
+_CLUSTER_LIMIT, TOPIC_LIMIT = 2_000, 16_000  # bytes of a message
+LONG = 13_000
+"""Bytes. A broker adds 10 KB to the cluster's limit, and leaves a longer message out when it reads its memory."""
 
 Possible = Sequence[tuple[float, str, tuple[str, ...]]]
 """How likely a setting has an option, its name, and its values."""
@@ -44,6 +52,8 @@ class OperatedSchedule(Schedule):
     fed_topics: tuple[str, ...]  # that foreign producers send to
     checkpoint: Checkpoint
     options: dict[str, str]
+    has_times = False  # of messages, in their attributes
+    raised_at: dict[str, float]  # when topics got a higher limit of messages than the cluster's
 
     def make_setting(self, r: random.Random) -> Setting:
         """Return a setting that a subclass completes."""
@@ -83,6 +93,23 @@ class OperatedSchedule(Schedule):
 
     # -- the actors -----------------------------------------------------------------------------------------------
 
+    def create_topic(self, topic: str, *, limit: int | None = None) -> None:
+        """Create a topic, or raise its limit of messages to `limit`."""
+        limit = limit or self.setting.extra.get("topic_limit")
+        if topic not in self.tubemq.topics:
+            self.raised_at.pop(topic, None)
+        if limit is not None:
+            self.raised_at.setdefault(topic, self.world.now)
+        self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores, max_msg_size=limit)
+
+    def filling(self, topic: str, number: int) -> bytes:
+        """Return what makes a message long, if it shall be so and the topic allows it."""
+        # A broker takes over a raised limit later than the masters tell it, and they may be slow to answer.
+        raised_at = self.raised_at.get(topic, inf)
+        takes = 0.0 if raised_at == 0.0 else 15.0 if self.has_weather or self.troubles else 1.5
+        is_long = self.world.hash("long", number) % 100 < 100 * self.setting.extra.get("long", 0.0)
+        return b"-" * LONG if is_long and self.world.now - raised_at >= takes else b""
+
     def start_actors(self, feed: Iterable[tuple[float, str, int, int]]) -> None:
         """`feed` has what foreign producers send: time, topic, number of the partition, number of messages."""
         self.network.behind_nat = self.setting.extra.get("behind_nat", False)
@@ -106,8 +133,10 @@ class OperatedSchedule(Schedule):
                 return
             partition = targets[number % len(targets)]
             body, msg_type = self.message(topic, self.world.count("foreign message"))
+            moment = EPOCH + timedelta(seconds=self.world.wall_time())
+            at, time = f"{partition.broker_id}:{partition.partition_id}", format_msg_time(moment)
             try:
-                self.tubemq.send(topic, body, f"{partition.broker_id}:{partition.partition_id}", msg_type=msg_type)
+                self.tubemq.send(topic, body, at, msg_type=msg_type, msg_time=time if self.has_times else None)
             except ConfigError:
                 return  # its broker is down, or the topic is closed
 
@@ -336,6 +365,16 @@ class OperatedSchedule(Schedule):
             self.tubemq.create_topic(topic, self.setting.partitions + planned.number % 2, self.setting.stores + 1)
             self.send(topic, planned.number, 2)
 
+    def raise_limit(self, planned: Disturbance) -> bool:
+        """A topic may have longer messages than before, and gets some later."""
+        topic = self.topic_of(planned)
+        if topic is None or "topic_limit" not in self.setting.extra:
+            return False
+        self.world.tell("administrator", f"lets topic {topic} have messages of {TOPIC_LIMIT} bytes")
+        self.create_topic(topic, limit=TOPIC_LIMIT)
+        self.world.at(2.0 + planned.strength * 20, self.send, topic, planned.number, 1 + planned.number % 10)
+        return True
+
     def close_topic(self, planned: Disturbance) -> None:
         if topic := self.topic_of(planned):
             seconds = 0.5 + planned.strength**2 * 20
@@ -380,6 +419,17 @@ class OperatedSchedule(Schedule):
             self.tubemq.lose_disk(broker_id)
         self.note_losses(how)
         self.world.at(seconds, self.start_broker, broker_id)
+
+
+def let_messages_be_long(r: random.Random, setting: Setting, limits: Sequence[int | None]) -> None:
+    """Let topics have one of `limits`, and some messages be longer than the cluster allows. None: until the limit is
+    raised, they have the cluster's."""
+    setting.partitions = r.choice((1, 2, 3))
+    setting.config = replace(
+        setting.config, max_msg_size=_CLUSTER_LIMIT, mem_cache_flush_interval=r.choice((0.5, 5.0, 20.0))
+    )
+    setting.kinds += ("flush", "raise limit")
+    setting.extra = {**setting.extra, "topic_limit": r.choice(limits), "long": r.choice((0.1, 0.4))}
 
 
 def some_options(r: random.Random, possible: Possible) -> dict[str, str]:

@@ -166,8 +166,8 @@ class Reading:
             last[row.partition] = message.position
 
     def _is_behind_gaps(self, message: Message, begin: Mapping[Partition, int]) -> bool:
-        """Return True if a partition that was added later, or data that has gone, has so many entries before the
-        message in its batch that positions behind them are not counted."""
+        """Return True if a partition that was added later, or lost data, has so many entries before the message in its
+        batch that positions behind them are not counted."""
         start = begin.get(message.partition, 0)
         stored = (m for m in self.schedule.truth.of(message.partition) if start <= m.position < message.position)
         own = {m.position for m in stored if m.lost is None}
@@ -510,5 +510,5 @@ def _by_partition(rows: Sequence[Row]) -> list[Row]:
 
 
 def _bodies(rows: Sequence[Any]) -> str:
-    shown = [row.body.decode("latin-1") for row in rows[:8]]
+    shown = [row.body[:24].decode("latin-1") for row in rows[:8]]
     return f"{len(rows)} rows ({', '.join(shown)}{', …' if len(rows) > 8 else ''})"

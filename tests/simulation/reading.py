@@ -8,11 +8,18 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import inf
 from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource
-from tests.simulation.operated import ELAPSED, RETRY_FOR, OperatedSchedule, Possible, some_options
+from tests.simulation.operated import (
+    ELAPSED,
+    RETRY_FOR,
+    TOPIC_LIMIT,
+    OperatedSchedule,
+    Possible,
+    let_messages_be_long,
+    some_options,
+)
 from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading, Report
 from tests.simulation.schedule import Disturbance, Setting, turn_knobs
 from tests.simulation.servers import DAMAGED, RETENTION
@@ -25,17 +32,16 @@ from tubemq_spark.errors import (
     FencedError,
     PartitionOccupiedError,
     ServerError,
+    TimestampMissingError,
     TransportError,
 )
-from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, Method
+from tubemq_spark.protocol.constants import Method
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 
 GROUP = "readers"
 _TIMEOUT = "tubemq.claim.timeoutms"
 LIMITS = ("maxoffsetspertrigger", "maxbytespertrigger")
-# Bytes of messages: the cluster's limit, that of a topic, and more than a broker delivers from memory.
-_CLUSTER_LIMIT, _LIMIT, _LONG = 64, 1 << 20, 64 + MESSAGE_SIZE_SLACK
 _QUIET = ("waits for messages", "writes the files of a batch")
 
 # Tunables of the product, and smaller values.
@@ -101,8 +107,6 @@ class OperatedReading(OperatedSchedule):
         setting.config = config = replace(setting.config, **r.choice(TOKENS))
         setting.options = options = some_options(r, OPTIONS)
         damaged = r.choice((0.0, 0.0, 0.0, 0.1))
-        if "startingtimestamp" in options:  # some messages have no times
-            options["startingoffsetsbytimestampstrategy"] = "latest"
         if damaged:
             options["corruptmessages"] = "skip"
         topics = r.choice((("t",), ("t",), ("t", "u")))
@@ -136,12 +140,11 @@ class OperatedReading(OperatedSchedule):
             "damaged": damaged,
             "behind_nat": r.random() < 0.15,
         }
-        if r.random() < 0.12:  # topics allow longer messages than the cluster does, from the start on or later
-            setting.config = replace(setting.config, max_msg_size=_CLUSTER_LIMIT)
-            setting.extra["limit_raised_at"] = r.choice((-100.0, 0.5 * r.random() * horizon))
         if slowly_read and r.random() < 0.5:  # tasks go on behind a loss
             options["failondataloss"] = "false"
             setting.kinds = (*setting.kinds, "burst", "burst")
+        if r.random() < 0.12:
+            let_messages_be_long(r, setting, (TOPIC_LIMIT, TOPIC_LIMIT, None))
         return setting
 
     # -- the actors -----------------------------------------------------------------------------------------------
@@ -157,11 +160,10 @@ class OperatedReading(OperatedSchedule):
         self._strangers = 0
         self.batch_reports: dict[str, list[Report]] = defaultdict(list)  # that batch reads have logged, by application
         self._slow_fetch_at: dict[str, GroupOffsets] = {}  # servers whose next fetch ends late, without its connection
-        self.raised_at: float = extra.get("limit_raised_at", inf)
+        self.raised_at = {}
+        self.has_times = "startingtimestamp" in self.options
         for topic in self.topics:
-            self.create(topic)
-        if 0.0 <= self.raised_at < inf:
-            world.at(self.raised_at, self._raise_limits)
+            self.create_topic(topic)
         # Some of their partitions: others share a store with them, or come later.
         self.assigned = {
             one for topic in self.topics for one in self.partitions_of(topic)[:-1] or self.partitions_of(topic)
@@ -178,27 +180,13 @@ class OperatedReading(OperatedSchedule):
         self.apps: list[Application] = []
         self.start_actors(extra["feed"])
 
-    def create(self, topic: str) -> None:
-        limit = _LIMIT if self.world.now >= self.raised_at else None
-        self.tubemq.create_topic(topic, self.setting.partitions, self.setting.stores, max_msg_size=limit)
-
-    def _raise_limits(self) -> None:
-        self.world.tell("administrator", "lets topics have longer messages than the cluster")
-        for topic in self.topics:
-            if topic in self.tubemq.topics:
-                self.create(topic)
-
     def message(self, topic: str, number: int) -> tuple[bytes, str | None]:
         body = b"m%d" % number
-        # A broker takes over a raised limit later than the masters tell it, and they may be slow to answer.
-        takes = 15.0 if self.has_weather or self.troubles else 1.5
-        if self.world.now - self.raised_at >= takes and self.world.hash("long", number) % 3 == 0:
-            body = body.ljust(_LONG, b".")
         if self.world.hash("damaged", number) % 100 < 100 * self.setting.extra["damaged"]:
             body = DAMAGED + body
         # Brokers filter by a hash that AaAa and BBBB have in common.
         types = ("AaAa", "BBBB", "other", "third") if "filters" in self.options else (None,)
-        return body, types[self.world.hash("type", number) % len(types)]
+        return body + self.filling(topic, number), types[self.world.hash("type", number) % len(types)]
 
     def new_query(self, app: Application) -> StreamQuery:
         self.apps.append(app)
@@ -273,6 +261,8 @@ class OperatedReading(OperatedSchedule):
                 self.is_unexplained("the query, which tolerates losses,", error)
             self.options["failondataloss"] = "false"  # as the error advises
             self._tolerates_in = self.checkpoint.committed
+        elif isinstance(error, TimestampMissingError):  # of messages of a Java producer
+            self.options["startingoffsetsbytimestampstrategy"] = "latest"  # as the error advises
         elif self.is_removed and isinstance(error, (ConfigError, ServerError, TransportError)):
             pass  # until somebody creates the topic anew
         elif (
@@ -385,7 +375,7 @@ class OperatedReading(OperatedSchedule):
             return
         self.world.tell("administrator", f"creates topic {topic}")
         self.trouble("deleted")  # tasks planned before read other messages
-        self.create(topic)
+        self.create_topic(topic)
         for number in range(1 + messages):
             self.send(topic, number, 1)
 

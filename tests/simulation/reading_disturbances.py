@@ -46,7 +46,7 @@ class ReadingSchedule(OperatedReading):
         if not names or self.setting.extra["names"] != "subscribePattern":
             return False
         self.world.tell("administrator", f"creates topic {names[0]}")
-        self.create(names[0])
+        self.create_topic(names[0])
         self.topics = self.fed_topics = self.subscribed = (*self.topics, names[0])
         for number in range(int(planned.strength * 30)):
             self.send(names[0], number, 1)
