@@ -18,16 +18,20 @@ from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 
+_LOOKED_BACK = 4000  # entries
+_CHECKED_BEFORE = 4  # entries
 _SAMPLE = 8  # partitions of a store that are probed first: most often one of them has a message
 
 
 def has_message_before(
     prober: Prober, members: Sequence[Partition], position: int, optional: Collection[Partition] = frozenset()
 ) -> bool:
-    """Return whether one of `members`, all partitions of a store, has a message before `position`, as far as a probe
-    shows, or surely has one at the entry before it. Positions are bytes of the index. Raises as `stores_without`."""
+    """Return whether one of `members`, all partitions of a store, has a message before `position`: in a few thousand
+    entries before it, as far as a probe shows, or at the entry before it. Positions are bytes of the index. Raises as
+    `stores_without`."""
+    low = max(0, position - _LOOKED_BACK * UNIT)
     for several in (members[:_SAMPLE], members[_SAMPLE:]):
-        if any(prober.have_messages([(one, 0, position) for one in several], optional).values()):
+        if any(prober.have_messages([(one, low, position) for one in several], optional).values()):
             return True
     store = members[0].store
     return not stores_without(prober, {store: position - UNIT}, {store: members}, optional)
@@ -72,25 +76,31 @@ def at_first_messages(prober: Prober, cluster: Cluster, starts: Mapping[Partitio
     members = {one.store: cluster.store_members(one) or [one] for one in starts if one.store in begins}
     optional = {one for several in members.values() for one in several if one not in starts}
     first = {
-        store: first_message(
-            prober, [one for one in members[store] if one in starts], begins[store], extents[store].end
-        )
+        store: first_message(prober, members[store], begins[store], extents[store].end, optional)
         for store in stores_without(prober, begins, members, optional)
     }
     return {one: max(at, first.get(one.store, at)) if at == begins.get(one.store) else at for one, at in starts.items()}
 
 
-def first_message(prober: Prober, members: Sequence[Partition], low: int, end: int) -> int:
-    """Return the position of the store's first message in [low, end), or `end`. All its partitions, `members`, may have
-    it. Messages may have come since the store ended at `end`. Raises as `Prober.extents`."""
-    candidates = list(members)
-    while candidates:  # each search leaves those that have an earlier message
-        begin, behind = low, end + UNIT
-        while behind - begin > UNIT:
-            middle = begin + (behind - begin) // UNIT // 2 * UNIT
-            has = prober.have_messages([(candidates[0], low, middle)]).get(candidates[0], True)
-            begin, behind = (begin, middle) if has else (middle, behind)
-        end = begin
-        earlier = prober.have_messages((one, low, end) for one in candidates[1:])
-        candidates = [one for one in candidates[1:] if earlier.get(one, True)]
-    return end
+def first_message(
+    prober: Prober, members: Sequence[Partition], low: int, end: int, optional: Collection[Partition] = frozenset()
+) -> int:
+    """Return the position of the first message of `members`, all partitions of a store, behind the entry at `low`,
+    which has none; `end` if there is none before that. Raises as `stores_without`.
+
+    Single entries are probed, because fetches from `low` would pass many entries without data before they come to a
+    message. An entry that no broker delivers looks like one without data, so the entries before the found one are
+    probed, too.
+    """
+    store = members[0].store
+    begin, behind = low, end
+    while behind - begin > UNIT:
+        middle = begin + (behind - begin) // UNIT // 2 * UNIT
+        if stores_without(prober, {store: middle}, {store: members}, optional):
+            begin = middle
+        else:
+            behind = middle
+    for entry in range(behind - UNIT, max(low, behind - _CHECKED_BEFORE * UNIT), -UNIT):
+        if not stores_without(prober, {store: entry}, {store: members}, optional):
+            behind = entry
+    return behind
