@@ -15,6 +15,7 @@ from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 Serve = Callable[[socket.socket], None]
 Answer = Callable[[Request], Response | Failure | None]
@@ -120,6 +121,16 @@ def silent(connection: socket.socket) -> None:
 
 def echo(request: Request) -> Response:
     return Response(request.method, request.data)
+
+
+def calling_itself(broker_id: int) -> Answer:
+    """Return a broker that refuses all claims, and names itself."""
+
+    def answer(request: Request) -> Response:
+        text = f"[Duplicated Register] Partition {broker_id}#group:topic:0 has been registered by another"
+        return message_reply(request, broker_pb.RegisterResponseB2C(success=False, errCode=410, errMsg=text))
+
+    return answer
 
 
 def message_reply(request: Request, message: Message) -> Response:

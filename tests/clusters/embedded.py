@@ -73,6 +73,9 @@ class EmbeddedCluster:
     def start_broker(self, broker_id: int) -> None:
         self.tubemq.start_broker(broker_id)
 
+    def swap_addresses(self, first: int, second: int) -> None:
+        self.tubemq.swap_addresses(first, second)
+
     def kill_master(self) -> None:
         self.tubemq.stop_master()
 

@@ -11,6 +11,7 @@ from tubemq_spark.protocol.errcode import (
     ErrCode,
     NotFound,
     Reaction,
+    broker_in,
     code_name,
     error_for_code,
     error_for_failure,
@@ -69,3 +70,21 @@ def test_an_exception_is_shown_by_its_simple_name(text: str, shown: str) -> None
 )
 def test_the_kind_of_a_404(message: str, kind: NotFound) -> None:
     assert not_found_kind(message) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "broker_id"),
+    [
+        (410, "[Duplicated Register] Partition 7#g:t:0 has been registered by c", 7),
+        (410, "[Duplicated Register] Partition 12#a#b:t:0 has been registered by Partition 3#", 12),
+        (410, "[Duplicated Register] Remove Invalid Consumer Register c#g:t:0", None),
+        (410, "Partition 7#g:t:0 has been registered by c", None),
+        (410, "[Duplicated Register] Partition 99999999999#g:t:0 has been registered by c", None),
+        (410, "", None),
+        (403, "[Duplicated Register] Partition 7#g:t:0 has been registered by c", None),
+    ],
+)
+def test_a_broker_names_itself_when_another_client_has_the_partition(
+    code: int, text: str, broker_id: int | None
+) -> None:
+    assert broker_in(code, text) == broker_id

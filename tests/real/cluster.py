@@ -174,6 +174,26 @@ class RealTubeMQ:
         self._start_broker(broker_id)
         self.wait_ready()
 
+    def swap_addresses(self, first: int, second: int) -> None:
+        """Let two stopped brokers start at each other's port, which listens on all addresses of this machine.
+
+        So each of them also answers where the other one did. The active master restarts: release 1.2.0 lists no broker
+        to clients after a change of its port.
+        """
+        one, other = self._brokers[first], self._brokers[second]
+        for broker_id, ports in ((first, other), (second, one)):
+            node = self._brokers[broker_id]
+            self._brokers[broker_id] = ini.Node(node.host, ports.port, ports.web_port)
+            self.admin(
+                method="admin_update_broker_configure",
+                brokerId=broker_id,
+                brokerPort=ports.port,
+                brokerWebPort=ports.web_port,
+            )
+        number = self.active_master
+        self.kill_master(number)
+        self.start_master(number)
+
     def remove_data(self, broker_id: int) -> None:
         """Remove the files of a stopped broker, as if its disk were lost."""
         shutil.rmtree(self._data(broker_id))

@@ -16,6 +16,7 @@ from tubemq_spark.cli.reading import TEMPORARY
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, check_rows
 from tubemq_spark.client.consumer.working_group import look_group, working_groups
+from tubemq_spark.protocol.constants import IDENTITY_GROUP
 
 app = typer.Typer(
     no_args_is_help=True, help="List consumer groups, allow and block them. Uses the HTTP APIs of master and brokers."
@@ -44,7 +45,7 @@ def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json =
             "clients": len({one.holder for one in states} - {None}),
         }
         for group, states in sorted(found.items())
-        if group not in hidden and not group.startswith(TEMPORARY)
+        if group not in {*hidden, IDENTITY_GROUP} and not group.startswith(TEMPORARY)
     ]
     print_rows(rows, {name: name for name in ("group", "topics", "lag", "clients")}, as_json=as_json)
 

@@ -215,6 +215,7 @@ def read_range(reader: TopicReader, starts: Positions, ends: Positions) -> Gener
             ),
             token=session.token,
             loss_policy=LossPolicy(fail=False),
+            find_broker=session.current_broker,
         )
         with closing(reading.batches()) as batches:
             for batch in batches:

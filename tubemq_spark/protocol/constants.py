@@ -21,6 +21,7 @@ INDEX_MSG_UNIT_SIZE = 28  # bytes of one index entry; every position is a multip
 STORE_PARTITION_BASE = 10000  # partition id = store id * 10000 + number within the store
 
 OFFSET_HISTORY = "__offset_history__"  # the brokers' own topic: every broker has it, and clients can only read it
+IDENTITY_GROUP = "spark_broker_identity"  # the consumer group in which this connector asks brokers who they are
 MAX_TOPICS = 1024  # that a producer may declare at the master (wire: PBParameterUtils.checkProducerTopicList)
 
 MAX_CLIENT_ID = 1024  # characters of client ids and group names

@@ -114,6 +114,8 @@ _VISIT_TOKEN_ADVICE = (
 )
 _MAX_NAME, _MAX_MESSAGE = 100, 2000  # characters of a peer's text in an error
 
+_BROKER = re.compile(r"\[Duplicated Register\] Partition ([0-9]{1,10})#")
+
 # Exceptions of a server that is not in service (wire: corerpc.exception).
 _ELSEWHERE = frozenset({"StandbyException", "ServiceStoppingException", "ServerNotReadyException"})
 
@@ -144,6 +146,16 @@ def is_elsewhere(failure: Failure) -> bool:
 def is_unknown_topic(code: int, message: str) -> bool:
     """Return True if the broker lacks the topic; other texts mean closed or starting (wire: BrokerServiceServer)."""
     return code == ErrCode.FORBIDDEN and "not existed" in message
+
+
+def broker_in(code: int, text: str) -> int | None:
+    """Return the id of the broker that refuses a claim because another client has it; None if the text names none.
+
+    410: `[Duplicated Register] Partition <brokerId>#<group>:<topic>:<partition> has been registered by …` (wire:
+    BrokerServiceServer).
+    """
+    found = _BROKER.match(text) if code == ErrCode.PARTITION_OCCUPIED else None
+    return int(found[1]) if found else None
 
 
 def undeployed_topics(code: int, text: str) -> frozenset[str]:

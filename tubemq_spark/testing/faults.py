@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
 
-from tubemq_spark.protocol.constants import Method, OpType
+from tubemq_spark.protocol.constants import IDENTITY_GROUP, Method, OpType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.errcode import code_name
 from tubemq_spark.testing.dispatch import REPLIES, REQUESTS, new_reply, set_status
@@ -40,7 +40,8 @@ class Effect:
 class Conditions:
     """The calls that a rule selects: those of `method` that match all conditions, from the `nth` on, `times` of them.
 
-    `server` is "master 1" or "broker 1"; `client` is a part of the client id.
+    `server` is "master 1" or "broker 1"; `client` is a part of the client id. The question which broker this is counts
+    only if `group` names its group, because clients ask it on each new connection.
     """
 
     method: str
@@ -59,11 +60,12 @@ class Conditions:
             raise ValueError(f"nth and times count from 1, not {self.nth} and {self.times}")
 
     def fit(self, server: str, name: str, fields: Message) -> bool:
+        group = getattr(fields, "groupName", None)
         return (
             self.method == name
             and self.server in (None, server)
             and (self.client is None or self.client in getattr(fields, "clientId", ""))
-            and self.group in (None, getattr(fields, "groupName", None))
+            and self.group in ({group} if group == IDENTITY_GROUP else {None, group})
             and self.topic in (None, getattr(fields, "topicName", None))
             and self.partition in (None, getattr(fields, "partitionId", None))
         )

@@ -7,22 +7,27 @@ import socket
 
 import pytest
 
-from tests.peers import Peer, requests
+from tests.peers import Peer, calling_itself, reply_bytes, requests
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
-from tubemq_spark.protocol.constants import Framing, Method
+from tubemq_spark.protocol.constants import IDENTITY_GROUP, Framing, Method
 from tubemq_spark.protocol.metadata import Broker, Partition
 
 
 def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim() -> None:
-    """The broker answers nothing. It hangs up when the fetch has come."""
+    """The broker answers nothing but who it is. It hangs up when the fetch has come."""
     methods: list[int] = []
+    identify = calling_itself(1)
 
     def serve(connection: socket.socket) -> None:
-        for _, request in requests(connection):
+        for serial_no, request in requests(connection):
+            if IDENTITY_GROUP.encode() in request.data:
+                if (reply := identify(request)) is not None:
+                    connection.sendall(reply_bytes(serial_no, reply))
+                continue
             methods.append(request.method)
             if request.method == Method.GET_MESSAGE:
                 return

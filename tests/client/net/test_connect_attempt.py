@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.peers import Peer, answering, echo, refused_address
+from tests.peers import Peer, answering, calling_itself, refused_address
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.connect_attempt import ConnectAttempt, ConnectAttempts
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -28,7 +29,7 @@ def clean() -> Iterator[None]:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Peer(answering(echo)) as peer:
+    with Peer(answering(calling_itself(1))) as peer:
         yield Broker(1, peer.address)
 
 
@@ -57,7 +58,7 @@ def test_a_connection_that_nobody_waits_for_goes_to_the_pool(broker: Broker) -> 
 
 
 def test_an_idle_connection_is_taken_at_once(broker: Broker) -> None:
-    with POOL().lease(broker.address, SETTINGS):
+    with POOL().lease(ExpectedBroker(broker), SETTINGS):
         pass
     attempt = ConnectAttempts(SETTINGS, lambda broker_id: None).to(broker)
     assert attempt.done

@@ -88,7 +88,7 @@ def test_the_error_of_a_request_begins_with_its_description() -> None:
         assert group_in(outcome) == "g"
     asking = call(refused_address(), "g")
     (outcome,) = send_requests(SETTINGS, [asking])
-    with pytest.raises(TransportError, match=f"^asking for g: cannot connect to {asking.address}"):
+    with pytest.raises(TransportError, match=f"^asking for g: cannot connect to {asking.server}"):
         unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, asking.what)
 
 

@@ -124,13 +124,13 @@ class ConsumerSession(MasterSession):
         """Return the broker of `partition`. Raise `ConfigError` if the master does not know it."""
         if partition.broker_id not in self.cluster.brokers:
             self.refresh()
-        try:
-            return self.cluster.brokers[partition.broker_id]
-        except KeyError:
+        broker = self.known_broker(partition.broker_id)
+        if broker is None:
             raise ConfigError(
                 f"the master {self._master.address} knows no broker {partition.broker_id}, which has {partition}. "
                 "Check that it was not removed, and that option 'tubemq.master' names the right cluster"
-            ) from None
+            )
+        return broker
 
     def register_once(self) -> None:
         """Join the group without a heartbeat, for a moment. Ask each master once at most. Raises as `register` does."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
+from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.runtime import PerProcess
@@ -148,7 +149,7 @@ def _state(session: ProducerSession, broker_id: int) -> str:
     settings = session.settings
     timeout = min(_DEPLOYED_TOPIC_ANSWER_TIMEOUT, settings.rpc_timeout)
     try:
-        with POOL().lease(broker.address, settings, timeout):
+        with POOL().lease(ExpectedBroker(broker, session.token), settings, timeout):
             return f"{broker}, which runs"
     except (TransportError, ProtocolError) as error:
         return f"{broker}, which is down ({error})"

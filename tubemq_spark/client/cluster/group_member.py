@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import VisitToken
@@ -24,7 +25,9 @@ from tubemq_spark.protocol.metadata import Broker
 
 _log = logging.getLogger(__name__)
 
-_MOVED_BROKER_ASK_AGAIN = 10.0  # seconds; between two requests of one process for a broker's new address
+# Seconds between two requests of one process for a broker's new address. If another broker is at the known one, the
+# broker has moved.
+_LOST_BROKER_ASK_AGAIN, _MOVED_BROKER_ASK_AGAIN = 10.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,13 @@ planned_token = PerProcess(
 
 def current_broker(settings: ClientSettings, member: GroupMembership, broker: Broker) -> Broker:
     """Return `broker` with the address that the master lists now, or `broker` if the master does not list it or is
-    silent. Answers are reused for `_MOVED_BROKER_ASK_AGAIN`.
+    silent. Answers are reused for some seconds.
     """
+    ask_again = _MOVED_BROKER_ASK_AGAIN if POOL().is_elsewhere(broker) else _LOST_BROKER_ASK_AGAIN
     listings = _listed()
     with _lock():  # so that readers that fail together ask the master once
         asked_at, listed = listings.get((settings, member), (float("-inf"), {}))
-        if settings.clock.monotonic() - asked_at > _MOVED_BROKER_ASK_AGAIN:
+        if settings.clock.monotonic() - asked_at > ask_again:
             try:
                 listed = dict(_ask(settings, member).cluster.brokers)
             except TubeMQError as error:

@@ -22,22 +22,25 @@ from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, TopicRegistry
 from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
-from tubemq_spark.errors import ConfigError, ServerError, TransportError
+from tubemq_spark.errors import ConfigError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import master_certificate
 from tubemq_spark.protocol.constants import MASTER_PORT, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_elsewhere
-from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.protocol.metadata import Address, Broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+_BROKER_LOOKUP = 1.0  # seconds; between two requests of one session for the address of a broker
 
 _counter = PerProcess(lambda: itertools.count(1))
 
@@ -233,6 +236,7 @@ class MasterSession:
         self._registry = TopicRegistry(settings)
         self._lock = system.RLock()  # the heartbeat thread and the session's owner take turns
         self._stop_heartbeat: Callable[[], None] | None = None
+        self._looked_up_at = float("-inf")  # when the masters were asked where a broker is, on the monotonic clock
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.client_id} {self._master.state.name} at {self._master.address}>"
@@ -262,6 +266,25 @@ class MasterSession:
         with self._lock:
             self._master.retry(self._list)
             return self.cluster
+
+    def known_broker(self, broker_id: int) -> Broker | None:
+        """Return the broker, None if no master has listed it. If another broker was met at its address, ask the masters
+        again first."""
+        broker = self.cluster.brokers.get(broker_id)
+        return broker if broker is None or not POOL().is_elsewhere(broker) else self.current_broker(broker)
+
+    def current_broker(self, broker: Broker) -> Broker:
+        """Return `broker` where the masters list it now. They are asked at most once a second, each once."""
+        within, now = self.settings.rpc_timeout, self.settings.clock.monotonic()
+        if now - self._looked_up_at >= _BROKER_LOOKUP:
+            self._looked_up_at = now
+            try:
+                with self._locked_within(within), self._master.within_deadline(within):
+                    if self._master.state is not MemberState.CLOSED:
+                        self._list()
+            except TubeMQError as error:
+                _log.info("the master does not say where %s is now: %s", broker, error)
+        return self.cluster.brokers.get(broker.broker_id, broker)
 
     def _list_until(self, is_answered: Callable[[], bool]) -> None:
         """List again while `is_answered` is False and the lists of a new master may still be short."""

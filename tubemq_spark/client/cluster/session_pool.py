@@ -61,7 +61,9 @@ class SharedSession:
     def __init__(self, settings: ClientSettings) -> None:
         self.session = ProducerSession(settings)
         self.health = BrokerHealth(settings.clock)
-        self.attempts = ConnectAttempts(settings, lambda broker_id: self.health.failed(broker_id, "lost"))
+        self.attempts = ConnectAttempts(
+            settings, lambda broker_id: self.health.failed(broker_id, "lost"), self.session.token
+        )
         self.users = 0
         self.idle_since = 0.0
         self.is_asking = False

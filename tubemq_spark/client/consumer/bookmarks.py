@@ -232,12 +232,11 @@ def _attempt(
 
     `holders` are the other processes of the query whose claims are in the way. Their claims are released first.
     """
-    brokers = session.cluster.brokers
     positions: dict[_Registration, GroupPosition] = {}
     problems: dict[_Registration, str] = {}
     targets: dict[_Registration, ClaimTarget] = {}
     for one in wanted:
-        broker = brokers.get(one.partition.broker_id)
+        broker = session.known_broker(one.partition.broker_id)
         if broker is None:
             problems[one] = f"the master lists no broker {one.partition.broker_id}, which has {one.partition}"
             continue

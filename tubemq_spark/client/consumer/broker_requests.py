@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
+from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
@@ -115,7 +116,8 @@ class GroupRequests:
 
     def _request(self, broker: Broker, method: Method, message: Message, what: str) -> ServerRequest:
         token = self.token if method in (Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT) else None
-        return ServerRequest(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)
+        server = ExpectedBroker(broker, self.token)
+        return ServerRequest(server, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)
 
 
 def check_positions(what: str, cursor: int, end: int) -> None:

@@ -140,7 +140,7 @@ class FetchLoop:
             try:
                 is_claim = self._claim.may_claim_by_seek
                 sought = None if is_claim else self._claim.acquire(self._progress.retries, exact.start)
-                with POOL().lease(self._claim.broker.address, self._settings) as connection:
+                with POOL().lease(self._claim.server, self._settings) as connection:
                     self._claim.on_connected()
                     if is_claim:
                         self._claim.on_claim_by_seek()

@@ -46,8 +46,8 @@ class PartitionReader:
         loss_policy: LossPolicy = FAIL,
         find_broker: Callable[[Broker], Broker] = lambda broker: broker,
     ) -> None:
-        """`group` is a working group. `claim_timeout` is in seconds. `find_broker` returns the new address of a broker
-        that cannot be reached."""
+        """`group` is a working group. `claim_timeout` is in seconds. `find_broker` is as for
+        `TaskClaim`."""
         self._wanted = wanted
         self._loss_policy = loss_policy
         requests = GroupRequests(settings, group, token)

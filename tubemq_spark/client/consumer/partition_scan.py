@@ -117,7 +117,7 @@ def _start(since: int, end: int, margin: int) -> int:
 def _read(
     session: ProducerSession, base: str, claim: ClaimId, partition: Partition, start: int, end: int, retry_for: float
 ) -> Iterator[FetchedBatch]:
-    broker = session.cluster.brokers.get(partition.broker_id)
+    broker = session.known_broker(partition.broker_id)
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
     groups = scan_groups(base)
@@ -131,6 +131,7 @@ def _read(
             PartitionSnapshot(broker, look_group(base), session.cluster.store_ids(partition)),
             token=session.token,
             claim_timeout=retry_for - turn * (len(groups) - 1) if group == groups[-1] else turn,
+            find_broker=session.current_broker,
         )
         try:
             with closing(reader.batches()) as batches:

@@ -37,7 +37,7 @@ class _OwnVisitor(Visitor):
     """Visits the partition of a task under the task's own claim."""
 
     def __init__(self, claim: TaskClaim) -> None:
-        super().__init__(claim.requests, lambda _: claim.broker, claim.client_id, claim.filters)
+        super().__init__(claim.requests, lambda _: claim.located_broker(), claim.client_id, claim.filters)
         self._claim = claim
 
     def failed(self, partition: Partition, error: TransportError) -> None:
@@ -127,7 +127,7 @@ class RetentionCheck:
     @contextmanager
     def _looking(self) -> Iterator[Prober]:
         requests = replace(self._claim.requests, group=self._look_group)
-        with closing(Visitor(requests, lambda _: self._claim.broker)) as visitor:
+        with closing(Visitor(requests, lambda _: self._claim.located_broker())) as visitor:
             yield Prober(visitor)
 
     def _loss(self, asked: int, offered: int) -> DataLossError:

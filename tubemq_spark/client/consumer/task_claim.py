@@ -14,7 +14,9 @@ from collections.abc import Callable
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
 from tubemq_spark.client.consumer.range_to_read import RangeToRead
+from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import FencedError, TransportError, TubeMQError
@@ -48,7 +50,7 @@ class TaskClaim:
         find_broker: Callable[[Broker], Broker],
         claim_timeout: float,
     ) -> None:
-        """`find_broker` returns the new address of a broker that was out of reach for some seconds."""
+        """`find_broker` returns the new address of a broker that is out of reach, or that another broker was met at."""
         self.requests = requests
         self.broker = broker
         self.partition = wanted.partition
@@ -66,6 +68,11 @@ class TaskClaim:
     @property
     def where(self) -> str:
         return f"{self.partition} at {self.broker}"
+
+    @property
+    def server(self) -> ExpectedBroker:
+        """The broker as it is known now, for a connection."""
+        return ExpectedBroker(self.broker, self.requests.token)
 
     @property
     def place(self) -> tuple[Broker, Partition, str]:
@@ -169,16 +176,26 @@ class TaskClaim:
         self._unreachable_since = None
 
     def on_unreachable(self) -> None:
-        """Look for the broker if it is out of reach for some seconds."""
+        """Look for the broker if it is out of reach for some seconds, at once if another one is at its address."""
         settings = self.requests.settings
         now = settings.clock.monotonic()
         if self._unreachable_since is None:
             self._unreachable_since = now
         elif now - self._unreachable_since >= settings.timings.broker_lookup_after:
-            found = self._find_broker(self.broker)
-            if found != self.broker:
-                _log.warning("[broker-moved] %s: the broker has moved to %s", self.where, found.address)
-                self.broker = found
+            self._look_for_broker()
+        self.located_broker()
+
+    def located_broker(self) -> Broker:
+        """Return the broker as it is known now. Look for it first if another one was met at its address."""
+        if POOL().is_elsewhere(self.broker):
+            self._look_for_broker()
+        return self.broker
+
+    def _look_for_broker(self) -> None:
+        found = self._find_broker(self.broker)
+        if found != self.broker:
+            _log.warning("[broker-moved] %s: the broker has moved to %s", self.where, found.address)
+            self.broker = found
 
     def on_disconnect(self) -> None:
         """Record that requests may be running that nobody waits for."""

@@ -8,9 +8,11 @@ from contextlib import ExitStack
 from functools import partial
 
 from tubemq_spark.client import system
+from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Broker
 
@@ -24,9 +26,12 @@ class ConnectAttempt:
     the monotonic clock.
     """
 
-    def __init__(self, settings: ClientSettings, broker: Broker, failed: Callable[[], None]) -> None:
-        """`failed` is called once if the attempt fails."""
+    def __init__(
+        self, settings: ClientSettings, broker: Broker, failed: Callable[[], None], token: VisitToken = NO_TOKEN
+    ) -> None:
+        """`failed` is called once if the attempt fails. `token` is as for `ExpectedBroker`."""
         self.broker = broker
+        self._server = ExpectedBroker(broker, token)
         self.begun_at = settings.clock.monotonic()
         self._settings = settings
         self._failed = failed
@@ -35,7 +40,7 @@ class ConnectAttempt:
         self._result: Connection | TransportError | ProtocolError | None = None
         self._waiting = 1  # producers that wait for the result
         self._taken = False
-        if POOL().has_idle(broker.address, settings):
+        if POOL().has_idle(self._server, settings):
             self._run()
         else:
             system.Thread(target=self._run, daemon=True, name=f"tubemq-connect-{broker.broker_id}").start()
@@ -82,7 +87,7 @@ class ConnectAttempt:
         timeout = min(_BACKGROUND_CONNECT_TIMEOUT, self._settings.rpc_timeout)
         result: Connection | TransportError | ProtocolError
         try:
-            result = self._lease.enter_context(POOL().lease(self.broker.address, self._settings, timeout))
+            result = self._lease.enter_context(POOL().lease(self._server, self._settings, timeout))
         except (TransportError, ProtocolError) as error:
             result = error
         except Exception as error:  # the thread must always give a result, because somebody waits for it
@@ -99,9 +104,13 @@ class ConnectAttempt:
 class ConnectAttempts:
     """The attempts of all producers of a session: one at a time to each broker. Safe to use from several threads."""
 
-    def __init__(self, settings: ClientSettings, unreachable: Callable[[int], None]) -> None:
-        """`unreachable` is called with the id of each broker that could not be reached, even if nobody waits for it."""
+    def __init__(
+        self, settings: ClientSettings, unreachable: Callable[[int], None], token: VisitToken = NO_TOKEN
+    ) -> None:
+        """`unreachable` is called with the id of each broker that could not be reached, even if nobody waits for it.
+        `token` is as for `ExpectedBroker`."""
         self._settings = settings
+        self._token = token
         self._unreachable = unreachable
         self._last: dict[Broker, ConnectAttempt] = {}
         self._lock = system.Lock()
@@ -112,5 +121,5 @@ class ConnectAttempts:
             attempt = self._last.get(broker)
             if attempt is None or not attempt.join():
                 failed = partial(self._unreachable, broker.broker_id)
-                attempt = self._last[broker] = ConnectAttempt(self._settings, broker, failed)
+                attempt = self._last[broker] = ConnectAttempt(self._settings, broker, failed, self._token)
             return attempt

@@ -184,6 +184,7 @@ class Connection:
         self.address = address
         self.framing = framing
         self.idle_since = 0.0  # on the monotonic clock; the pool sets it
+        self.broker_id: int | None = None  # of the broker at the other end, if it has told; the pool sets it
         self._rpc = RpcProtocol(framing)
         self._deadlines: dict[int, float] = {}  # of unanswered requests, by serial number
         self._replies: dict[int, Response | Failure] = {}

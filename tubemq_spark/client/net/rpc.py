@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of requests to many servers: requests to one server share a connection and are sent in one write.
 
+A request to a broker names the broker, not its address only: another broker there never receives it.
+
 If a broker refuses the visit token of a request, the requests to it are sent again with a newer token.
 """
 
@@ -15,6 +17,7 @@ from typing import TypeVar
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
+from tubemq_spark.client.net.broker_identity import Server
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -24,7 +27,6 @@ from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import ErrCode, error_for_failure, is_about_visit_token, is_elsewhere
-from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 M = TypeVar("M", bound=Message)
@@ -42,7 +44,7 @@ class ServerRequest:
     `token` is the visit token in the message's `authInfo`, for requests that may be repeated with a newer one.
     """
 
-    address: Address
+    server: Server
     service: ServiceType
     method: Method
     message: Message
@@ -61,7 +63,7 @@ def send_requests(
     outcomes = _send_once(settings, requests, timeout)
     renewals = _renew_tokens(requests, outcomes)
     if renewals:
-        again = [number for number, request in enumerate(requests) if renewals.get(request.address, "") is None]
+        again = [number for number, request in enumerate(requests) if renewals.get(request.server, "") is None]
         for request in (requests[number] for number in again):
             if request.token is not None:
                 info: broker_pb.AuthorizedInfo = request.message.authInfo  # type: ignore[attr-defined]
@@ -70,20 +72,20 @@ def send_requests(
         for number, outcome in zip(again, repeated, strict=True):
             outcomes[number] = outcome
         for number, request in enumerate(requests):
-            outcomes[number] = _unless_expired(request, outcomes[number], renewals.get(request.address))
+            outcomes[number] = _unless_expired(request, outcomes[number], renewals.get(request.server))
     return outcomes
 
 
-def _renew_tokens(requests: Sequence[ServerRequest], outcomes: Sequence[Outcome]) -> dict[Address, str | None]:
+def _renew_tokens(requests: Sequence[ServerRequest], outcomes: Sequence[Outcome]) -> dict[Server, str | None]:
     """Return the brokers that refused a token, each with the reason why there is no newer token, None if there is."""
-    renewals: dict[Address, str | None] = {}
+    renewals: dict[Server, str | None] = {}
     for request, outcome in zip(requests, outcomes, strict=True):
-        if request.token is not None and request.address not in renewals and _refusal(request, outcome) is not None:
+        if request.token is not None and request.server not in renewals and _refusal(request, outcome) is not None:
             try:
                 request.token.renew(request.message.authInfo.visitAuthorizedToken)  # type: ignore[attr-defined]
-                renewals[request.address] = None
+                renewals[request.server] = None
             except TransportError as error:
-                renewals[request.address] = str(error)
+                renewals[request.server] = str(error)
     return renewals
 
 
@@ -113,39 +115,39 @@ def _unless_expired(request: ServerRequest, outcome: Outcome, problem: str | Non
 def _send_once(settings: ClientSettings, requests: Sequence[ServerRequest], timeout: float | None) -> list[Outcome]:
     seconds = settings.rpc_timeout if timeout is None else timeout
     outcomes: list[Outcome] = []
-    broken: dict[Address, TransportError | ProtocolError] = {}
+    broken: dict[Server, TransportError | ProtocolError] = {}
     with ExitStack() as leases:
-        connections: dict[Address, Connection] = {}
+        connections: dict[Server, Connection] = {}
         serials: list[int] = []
         # Connect to all servers first: connecting to one must not use up the timeouts of requests to others.
-        for address in dict.fromkeys(request.address for request in requests):
+        for server in dict.fromkeys(request.server for request in requests):
             try:
-                connections[address] = leases.enter_context(POOL().lease(address, settings, seconds))
+                connections[server] = leases.enter_context(POOL().lease(server, settings, seconds))
             except (TransportError, ProtocolError) as error:
-                broken[address] = error
+                broken[server] = error
         for request in requests:
             serial_no = -1
-            if request.address not in broken:
-                connection = connections[request.address]
+            if request.server not in broken:
+                connection = connections[request.server]
                 try:
                     serial_no = connection.submit(request.service, request.method, request.message, seconds)
                 except (TransportError, ProtocolError) as error:
-                    broken[request.address] = error
+                    broken[request.server] = error
             serials.append(serial_no)
-        for address, connection in connections.items() if len(connections) > 1 else ():  # `reply` writes, too
+        for server, connection in connections.items() if len(connections) > 1 else ():  # `reply` writes, too
             try:
                 connection.flush()
             except (TransportError, ProtocolError) as error:
-                broken[address] = error
+                broken[server] = error
         for request, serial_no in zip(requests, serials, strict=True):
-            address = request.address
+            server = request.server
             try:
-                if address in broken and not (address in connections and connections[address].answered(serial_no)):
-                    raise broken[address]
-                outcomes.append(connections[address].reply(serial_no))
+                if server in broken and not (server in connections and connections[server].answered(serial_no)):
+                    raise broken[server]
+                outcomes.append(connections[server].reply(serial_no))
             except (TransportError, ProtocolError) as error:
-                broken.setdefault(address, error)
-                outcomes.append(broken[address])
+                broken.setdefault(server, error)
+                outcomes.append(broken[server])
     return outcomes
 
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.record_batch import RecordBatch, SendFailure
 from tubemq_spark.client.producer.send_targets import SendTargets
@@ -196,7 +197,10 @@ class FailureHandler:
         error: TransportError | ProtocolError,
         waiting: Sequence[tuple[RecordBatch, Partition]],
     ) -> None:
-        """Note that no connection could be opened; `waiting` are records that can be sent to no other broker."""
+        """Note that no connection could be opened; `waiting` are records that can be sent to no other broker. If
+        another broker was met at the address, ask the master for the new one."""
+        if POOL().is_elsewhere(broker):
+            SESSIONS().refresh_later(self._session.settings)
         for batch, partition in waiting:
             batch.partition = partition
             self.timeout.count(batch, error)

@@ -19,6 +19,7 @@ from types import TracebackType
 
 from tubemq_spark.client.cluster.deployed_topics import TopicUnavailableError
 from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
@@ -424,8 +425,11 @@ class Producer:
         """Wait for an answer of a broker. Raise `TransportError` if it gives none."""
         settings = self._session.settings
         try:
-            broker = self._session.cluster.brokers[broker_id]
-            with POOL().lease(broker.address, settings, settings.timings.broker_away_after) as connection:
+            broker = self._session.known_broker(broker_id)
+            if broker is None:
+                raise TransportError("the masters do not list it")
+            server = ExpectedBroker(broker, self._session.token)
+            with POOL().lease(server, settings, settings.timings.broker_away_after) as connection:
                 connection.ping(min(settings.rpc_timeout, settings.timings.broker_away_after))
-        except (KeyError, ProtocolError) as error:
+        except ProtocolError as error:
             raise TransportError(f"broker {broker_id} does not answer: {error}") from None
