@@ -103,7 +103,13 @@ class BatchEnd:
         losses = claims.losses
         may_have_lost = self._verified is None or self._known_losses != losses
         checked = self._truncation_check.check(
-            begin, ends, log_ends, start.fingerprints, idle_too=is_first or may_have_lost or bool(new), empty=empty
+            begin,
+            ends,
+            log_ends,
+            start.fingerprints,
+            idle_too=is_first or may_have_lost or bool(new),
+            empty=empty,
+            held_back=[partition for partition, end in readable.items() if end == begin[partition]],
         )
         if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted

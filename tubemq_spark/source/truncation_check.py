@@ -79,6 +79,7 @@ class TruncationCheck:
         *,
         idle_too: bool = False,
         empty: Collection[Partition] = frozenset(),
+        held_back: Collection[Partition] = frozenset(),
     ) -> Checked:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Raise
         `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile.
@@ -87,15 +88,20 @@ class TruncationCheck:
         entry of a known partition: entries behind it give no fingerprint, so their loss would not be noticed.
 
         Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
-        new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it.
+        new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it. Those that
+        are `held_back` begin at messages that a broker may not deliver before they are in files; such a message behind
+        the begin would be a fingerprint that seems to be replaced then.
         """
         has_news = any(begin[partition] != end for partition, end in ends.items() if partition in begin)
         batches = (
             batch
             for batch in store_ranges(begin, ends, fingerprints, self.cluster)
-            if idle_too
-            or (has_news and batch.newest is None)
-            or any(begin[partition] != ends[partition] for partition in batch.partitions)
+            if (batch.newest is not None or not set(batch.partitions).issubset(held_back))
+            and (
+                idle_too
+                or (has_news and batch.newest is None)
+                or any(begin[partition] != ends[partition] for partition in batch.partitions)
+            )
         )
         checked = Checked({}, dict(fingerprints), {})
         visitor = self.prober.visitor
