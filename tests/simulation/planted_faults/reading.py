@@ -50,6 +50,15 @@ READING = (
         "",
         ("loss_has_range",),
     ),
+    # Brokers that swap their addresses
+    Fault(
+        "broker_not_asked_who_it_is",
+        "no request reaches another broker than the one that it is for",
+        "client/net/pool.py",
+        "                self._identify(connection, server, settings, seconds)\n",
+        "                pass\n",
+        ("rows_exact", "loss_has_range", "group_never_ahead", "group_not_ahead"),
+    ),
     # Rows of a micro-batch
     Fault(
         "range_ends_early",

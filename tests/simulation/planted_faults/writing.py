@@ -12,6 +12,14 @@ ATTEMPTS = "sink/task_attempts.py"
 UNRESOLVED = "client/producer/unresolved_sends.py"
 
 WRITING = (
+    Fault(
+        "sent_to_whoever_is_there",
+        "a message reaches the broker that its partition is on",
+        "client/net/pool.py",
+        "                self._identify(connection, server, settings, seconds)\n",
+        "                pass\n",
+        ("counts_true", "stored_once", "nothing_invented"),
+    ),
     # At least once
     Fault(
         "lost_reply_taken_for_success",
