@@ -282,7 +282,7 @@ READING = (
         "replaced_messages_delivered",
         "a loss between the planning of a micro-batch and its reading fails the run",
         READER,
-        "(is_empty or may_be_replaced(known, last_id)) and not self._has_mark(ids.mark)",
+        "(is_empty or may_be_replaced(known, last_id)) and not self._retention.survives(ids.mark)",
         "False",
         ("loss_reported", "rows_exact", "repeated_batch_equal"),
     ),
