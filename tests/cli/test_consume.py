@@ -209,3 +209,31 @@ def test_messages_that_a_broker_delivers_from_files_only_are_waited_for(
     found = values(run("consume", "long", "--from", place, "--master", tubemq.master).json)
     assert [len(str(value)) for value in found] == [9, 2 << 20, 9]
     assert skipping_clock.pauses
+
+
+def test_brokers_that_swap_addresses_meanwhile_give_each_message_once(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    for number in range(60):
+        own_tubemq.send("t", b"%d" % number, f"{1 + number % 3 // 2}:0")
+
+    def swap() -> None:
+        for broker_id in (1, 2):
+            own_tubemq.stop_broker(broker_id)
+        own_tubemq.swap_addresses(1, 2)
+        for broker_id in (1, 2):
+            own_tubemq.start_broker(broker_id)
+
+    own_tubemq.on("get_message", nth=2, times=1).run(swap)
+    done = run("consume", "t")
+    assert done.returncode == 0
+    assert sorted(map(str, values(done.json))) == sorted(map(str, range(60)))
+
+
+def test_an_address_of_another_broker_is_an_error(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    addresses = f"1={own_tubemq.broker_address(2)},2={own_tubemq.broker_address(1)}"
+    own_tubemq.send("t", b"1", "1:0")
+    done = run(
+        "consume", "t", "--set", f"tubemq.brokers.addresses={addresses}", "--set", "tubemq.retry.maxElapsedMs=500"
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not broker 1" in done.stderr or "not broker 2" in done.stderr
+    assert "check option 'tubemq.brokers.addresses'" in done.stderr

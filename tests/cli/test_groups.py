@@ -15,6 +15,7 @@ from tests.waiting import wait_until
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.client.admin_api import AdminApi, Answer
 from tubemq_spark.client.consumer.working_group import look_group, stream_group
+from tubemq_spark.protocol.constants import IDENTITY_GROUP
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -46,6 +47,12 @@ def test_the_list_hides_groups_of_batch_reads(named: Cluster, run: Run, group: s
         member.claims.take({Partition(1, topic, 0): 0})
         wait_until(lambda: run("lag", look_group(group)).returncode == 0)
         assert run("groups", "list", "--topic", topic, "--json").json == []
+
+
+def test_the_list_hides_the_group_in_which_brokers_say_who_they_are(named: Cluster, run: Run, group: str) -> None:
+    with GroupMember(messages.settings(named), group, named.new_topic("one")):
+        wait_until(lambda: run("lag", IDENTITY_GROUP).returncode == 0)
+        assert IDENTITY_GROUP not in [one["group"] for one in run("groups", "list", "--json").json]
 
 
 def test_the_list_hides_temporary_groups_and_names_an_unknown_topic(named: Cluster, run: Run) -> None:

@@ -76,7 +76,7 @@ def once(query: Query, moment: str, act: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_stream_reads_each_row_once(pair: EmbeddedTubeMQ, moment: str) -> None:
-    query = Query(pair, "one")
+    query = Query(pair, "one", retry_for=5.0)  # less than the time for which a process keeps where lost brokers are
     MOMENTS[moment](pair, query)
     for _ in range(2):
         query.run()
@@ -117,8 +117,10 @@ def test_a_write_goes_on_where_the_brokers_are(pair: EmbeddedTubeMQ) -> None:
     assert found.keys() == set(rows)
 
 
-def test_a_task_logs_that_its_broker_has_moved(pair: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
-    query = Query(pair, "one")
+def test_a_task_looks_at_once_where_its_broker_is_and_logs_it(
+    pair: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(pair, "one", retry_for=2.0)  # less than the time after which a task looks for a lost broker
     once(query, "planned", lambda: swap(pair))
     query.run()
     moved = [record for record in caplog.records if record.message.startswith("[broker-moved]")]

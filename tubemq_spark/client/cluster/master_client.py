@@ -275,15 +275,16 @@ class MasterSession:
 
     def current_broker(self, broker: Broker) -> Broker:
         """Return `broker` where the masters list it now. They are asked at most once a second, each once."""
-        within, now = self.settings.rpc_timeout, self.settings.clock.monotonic()
-        if now - self._looked_up_at >= _BROKER_LOOKUP:
-            self._looked_up_at = now
+        within, clock = self.settings.rpc_timeout, self.settings.clock
+        if clock.monotonic() - self._looked_up_at >= _BROKER_LOOKUP:
+            self._looked_up_at = clock.monotonic()  # for other threads
             try:
                 with self._locked_within(within), self._master.within_deadline(within):
                     if self._master.state is not MemberState.CLOSED:
                         self._list()
             except TubeMQError as error:
                 _log.info("the master does not say where %s is now: %s", broker, error)
+            self._looked_up_at = clock.monotonic()
         return self.cluster.brokers.get(broker.broker_id, broker)
 
     def _list_until(self, is_answered: Callable[[], bool]) -> None:
