@@ -127,7 +127,8 @@ def test_entries_without_a_message_shift_no_positions(
     cluster: Cluster, group: str, rng: random.Random, layout: Layout
 ) -> None:
     scene = Scene(cluster, cluster.new_topic(layout), group, rng)
-    scene.send(1)  # holes at the begin of a store look like messages that retention has removed
+    for partition in scene.partitions:  # holes at the begin of a store look like messages that retention has removed
+        scene.send(1, [partition])
     for _ in range(40):
         scene.send(rng.randint(1, 60), holes=rng.random() < 0.4)
     if layout == "one":  # else a reader waits for that: a hole may be a message that only files give out

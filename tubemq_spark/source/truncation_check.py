@@ -221,9 +221,14 @@ class TruncationCheck:
         """
         places = [batch.place(fingerprint) for fingerprint in batch.fingerprints]
         results = self.prober.probe(places, batch.exact_places, unread_members([batch]))
-        if not batch.is_truncated(results) or self._is_expired(batch):
+        if not batch.is_truncated(results):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}
+        for one in reversed(batch.fingerprints):
+            if states[one] is FingerprintState.REPLACED and self._is_expired(batch, one):
+                states[one] = FingerprintState.EXPIRED
+        if states[batch.fingerprints[-1]] is FingerprintState.EXPIRED:
+            return None, batch.fingerprints
         intact = tuple(one for one, state in states.items() if state is FingerprintState.INTACT)
         # What has expired had been flushed, so no crash has lost it.
         survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
@@ -239,12 +244,11 @@ class TruncationCheck:
             high = self._search(batch, low, high, span_between(last, replaced) if last and is_exact else None)
         return high, intact
 
-    def _is_expired(self, batch: StoreRange) -> bool:
-        """Whether retention removed the data of the newest fingerprint, and not yet its index. Then no message is left
-        there or before it; a crash leaves messages there, or a store that ends before."""
-        assert batch.newest is not None
+    def _is_expired(self, batch: StoreRange, fingerprint: Fingerprint) -> bool:
+        """Whether retention removed the data of the fingerprint, and not yet its index. Then no message is left there
+        or before it; a crash leaves messages there, or a store that ends before."""
         flushed_end = self.prober.flushed_ends(batch.partitions[:1])[batch.partitions[0]]
-        behind = batch.newest.position + UNIT
+        behind = fingerprint.position + UNIT
         return flushed_end >= behind and not has_message_before(
             self.prober, batch.members, behind, optional=unread_members([batch])
         )

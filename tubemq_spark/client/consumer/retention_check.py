@@ -86,10 +86,11 @@ class RetentionCheck:
     def explain(self, exact: ExactRange, error: DataLossError | PositionMovedError) -> DataLossError:
         """Return the loss of the beginning of the range if retention is the cause of `error`, else raise `error` again,
         or return it. Raises as `loss_in`."""
-        if isinstance(error, DataLossError) and error.offered > error.asked:  # of the index, and perhaps of more data
-            first = self._first_message(error.offered)
-            return error if first is None else self._loss(error.asked, first)
         delivered = exact.delivered.last
+        if isinstance(error, DataLossError) and error.offered > error.asked:  # of the index, and perhaps of more data
+            is_checked_later = delivered is None or delivered.end <= error.offered or exact.unproven_from is None
+            first = None if is_checked_later else self._first_message(error.offered)
+            return error if first is None else self._loss(error.asked, first)
         # A range that was read once more has other messages, too, if retention removed some of them meanwhile.
         begin = delivered.end if delivered is not None and exact.unproven_from is None else exact.start
         first = self._first_message(begin)
