@@ -60,8 +60,7 @@ class Partition(NamedTuple):
         return f"{self.broker_id}:{self.topic}:{self.partition_id}"
 
 
-@dataclass(frozen=True)
-class Broker:
+class Broker(NamedTuple):
     broker_id: int
     address: Address
 

@@ -11,7 +11,7 @@ one process, so the answer holds as long as the connection.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tubemq_spark.client import system
 from tubemq_spark.client.net.connection import Connection
@@ -27,12 +27,11 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 _QUESTIONS = 2  # a claim that has expired is refused once more, without the broker's id; the next one is not
 
 
-@dataclass(frozen=True)
-class ExpectedBroker:
+class ExpectedBroker(NamedTuple):
     """The broker that a connection must lead to. `token` is the visit token for asking it who it is."""
 
     broker: Broker
-    token: VisitToken = field(default=NO_TOKEN, compare=False)
+    token: VisitToken = NO_TOKEN
 
 
 Server = Address | ExpectedBroker
