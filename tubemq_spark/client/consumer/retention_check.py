@@ -22,13 +22,16 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
 from tubemq_spark.errors import DataLossError, FencedError, PositionMovedError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.data_loss import loss_of
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _LOOK_BACK = (64, 4000)  # entries before the range: most often the partition has a message in the first ones
 
@@ -123,7 +126,27 @@ class RetentionCheck:
             flushed_end = prober.flushed_ends([partition])[partition]
             if flushed_end <= position or has_message_before(prober, self._members, position + UNIT):
                 return None
+            if self._finds_new_partitions() and has_message_before(prober, self._members, position + UNIT):
+                return None
             return first_message(prober, self._members, position, flushed_end)
+
+    def _finds_new_partitions(self) -> bool:
+        """Add the partitions that the store got after the plan, and return whether there are any. A broker refuses a
+        roll-back without a claim in another way than one in a partition that it does not have (wire:
+        BrokerServiceServer.consumerCommitC2B). Raise `TransportError` if it does not answer."""
+        known = len(self._members)
+        broker, settings = self._claim.located_broker(), self._claim.requests.settings
+        while True:
+            number = 1 + max(one.partition_id for one in self._members)
+            candidate = self._claim.partition._replace(partition_id=number)
+            request = self._claim.requests.roll_back(broker, candidate, self._claim.client_id)
+            (outcome,) = send_requests(settings, [request])
+            reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
+            if reply.errCode == ErrCode.FORBIDDEN:
+                return len(self._members) > known
+            if reply.errCode != ErrCode.UNAUTHORIZED:
+                raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
+            self._members.append(candidate)
 
     @contextmanager
     def _looking(self) -> Iterator[Prober]:
