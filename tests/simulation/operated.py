@@ -428,7 +428,7 @@ def let_messages_be_long(r: random.Random, setting: Setting, limits: Sequence[in
     setting.config = replace(
         setting.config, max_msg_size=_CLUSTER_LIMIT, mem_cache_flush_interval=r.choice((0.5, 5.0, 20.0))
     )
-    setting.kinds += ("flush", "raise limit")
+    setting.kinds += ("flush", *("raise limit",) * 4)
     setting.extra = {**setting.extra, "topic_limit": r.choice(limits), "long": r.choice((0.1, 0.4))}
 
 

@@ -49,7 +49,7 @@ class Report:
 
 
 # Disturbances that take the end of a store, perhaps what retention had removed the data of
-_TAKES_TAILS = frozenset({"crash broker", "empty disk", "lose tail", "refill tail", "topic anew"})
+_TAKES_TAILS = frozenset({"crash broker", "empty disk", "lose tail", "refill tail", "swap brokers", "topic anew"})
 
 
 class Reading:

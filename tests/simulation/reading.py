@@ -144,7 +144,7 @@ class OperatedReading(OperatedSchedule):
             options["failondataloss"] = "false"
             setting.kinds = (*setting.kinds, "burst", "burst")
         if r.random() < 0.12:
-            let_messages_be_long(r, setting, (TOPIC_LIMIT, TOPIC_LIMIT, None))
+            let_messages_be_long(r, setting, (TOPIC_LIMIT, None))
         return setting
 
     # -- the actors -----------------------------------------------------------------------------------------------
