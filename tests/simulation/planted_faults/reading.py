@@ -46,8 +46,8 @@ READING = (
         "retention_taken_for_a_crash",
         "what retention removes behind a query is no loss",
         "source/truncation_check.py",
-        " or self._is_expired(batch)",
-        "",
+        "if states[one] is FingerprintState.REPLACED and self._is_expired(batch, one):",
+        "if False:",
         ("loss_has_range",),
     ),
     # Brokers that swap their addresses
