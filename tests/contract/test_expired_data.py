@@ -26,11 +26,11 @@ BODY = b"%08d" + b"." * 4088
 TOPICS = {"own": 1, "shared": 3, "stream": 1}  # partitions, in one store
 RANGE = re.compile(r"1:\w+:(\d+): retention removed the data of \[(\d+), (\d+)\)")
 
-Positions = dict[str, dict[int, tuple[int, int]]]  # by topic and number: partition and position
+Positions = dict[int, tuple[int, int]]  # of messages, by number: partition and position
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealCluster, Positions]]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """Data files of 8 MiB and index files of 20 000 entries, of which the broker keeps those of a minute."""
     topics = {
         topic: TopicSpec(partitions=count, delete_policy="delete,1m", settings=FLUSH_SOON)
@@ -41,18 +41,16 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealClust
         cluster = RealCluster(
             topics=topics, brokers=1, broker_options=segments, folder=tmp_path_factory.mktemp("retention")
         )
-    stored: Positions = {}
     with cluster:
-        for topic in topics:
-            partitions = messages.partitions(cluster, topic)
-            numbered = [(partitions[number % len(partitions)], BODY % number) for number in range(COUNT)]
-            sent = messages.send(cluster, numbered)
-            stored[topic] = {
-                int(one.body[:8]): (p.partition_id, one.position) for p, several in sent.items() for one in several
-            }
-            cluster.wait_flushed(topic)
-        yield cluster, stored
+        yield cluster
         forget_servers()
+
+
+def fill(cluster: RealCluster, topic: str) -> Positions:
+    partitions = messages.partitions(cluster, topic)
+    sent = messages.send(cluster, [(partitions[number % len(partitions)], BODY % number) for number in range(COUNT)])
+    cluster.wait_flushed(topic)
+    return {int(one.body[:8]): (p.partition_id, one.position) for p, several in sent.items() for one in several}
 
 
 def wait_for_retention(cluster: RealCluster, topic: str) -> None:
@@ -71,7 +69,7 @@ def numbers(rows: list[Row]) -> list[int]:
     return [int(row["value"][:8]) for row in rows]
 
 
-def check(stored: dict[int, tuple[int, int]], rows: list[Row], caplog: pytest.LogCaptureFixture) -> None:
+def check(stored: Positions, rows: list[Row], caplog: pytest.LogCaptureFixture) -> None:
     """No row comes twice, and the log names a range for each that is missing."""
     read = set(numbers(rows))
     assert len(rows) == len(read)
@@ -87,10 +85,10 @@ def check(stored: dict[int, tuple[int, int]], rows: list[Row], caplog: pytest.Lo
 
 @pytest.mark.parametrize("topic", ["own", "shared"])
 def test_a_batch_read_whose_rows_are_taken_slowly(
-    filled: tuple[RealCluster, Positions], topic: str, caplog: pytest.LogCaptureFixture
+    cluster: RealCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two tasks have begun when the files go, and one has not."""
-    cluster, stored = filled
+    stored = fill(cluster, topic)
     source = {fail: TubeMQDataSource(options(cluster, topic, failOnDataLoss=fail)) for fail in ("false", "true")}
     readers = {fail: one.reader(one.schema()) for fail, one in source.items()}
     tasks = {fail: reader.partitions() for fail, reader in readers.items()}
@@ -103,17 +101,15 @@ def test_a_batch_read_whose_rows_are_taken_slowly(
     for batches in reading:
         for batch in batches:
             rows += rows_of(batch)
-    check(stored[topic], rows, caplog)
+    check(stored, rows, caplog)
     with pytest.raises(DataLossError) as caught:
         list(readers["true"].read(tasks["true"][-1]))
     assert caught.value.asked == 0
     assert 5000 * UNIT <= caught.value.offered <= COUNT * UNIT
 
 
-def test_a_stream_whose_first_batch_is_in_work(
-    filled: tuple[RealCluster, Positions], caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster, stored = filled
+def test_a_stream_whose_first_batch_is_in_work(cluster: RealCluster, caplog: pytest.LogCaptureFixture) -> None:
+    stored = fill(cluster, "stream")
     stream = Stream(cluster, "stream", maxOffsetsPerTrigger=1000, failOnDataLoss="false")
     with stream.running() as run:
         assert run.find_next()
@@ -126,7 +122,7 @@ def test_a_stream_whose_first_batch_is_in_work(
         stream.commit(rows)
         while run.next() is not None:
             pass
-    check(stored["stream"], stream.rows, caplog)
+    check(stored, stream.rows, caplog)
     failing = Stream(cluster, "stream")
     failing.checkpoint = stream.checkpoint
     failing.checkpoint.committed = 1

@@ -33,7 +33,8 @@ from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
-_LOOK_BACK = (64, 4000)  # entries before the range: most often the partition has a message in the first ones
+# Entries before the range: most often the partition has a message in the first ones, or in four for each partition.
+_LOOK_BACK, _FURTHER = 64, 4000
 
 
 class _OwnVisitor(Visitor):
@@ -74,7 +75,7 @@ class RetentionCheck:
         files = own.extents([partition], READ_FILES)[partition]
         if files.end <= begin:
             return None  # all is in memory
-        for entries in _LOOK_BACK:
+        for entries in (max(_LOOK_BACK, 4 * len(self._members)), _FURTHER):
             low = max(0, begin - entries * UNIT)
             if low < begin and own.have_messages([(partition, low, begin)]).get(partition):
                 return None
