@@ -242,7 +242,7 @@ def _follow(
                     f"topic was created anew. Following goes on at {end}; `--from earliest` without `--follow` shows "
                     "what is stored before that"
                 )
-        ends |= reader.long_messages.readable_ends(reached, ends)
+        ends |= reader.long_messages.readable_ends(reached, ends, {one.store for one in reached})
         if reached != ends:
             yield from read_range(reader, reached, ends)
             reached = ends

@@ -86,7 +86,7 @@ class BatchEnd:
         for partition in new:
             self._unowned.pop(partition.store, None)
         visitor = self._prober.visitor
-        readable = self._long_messages.readable_ends(begin, log_ends)
+        readable = self._long_messages.readable_ends(begin, log_ends, start.fingerprints)
         ends = self.rate_limit.batch_end(
             begin,
             log_ends,

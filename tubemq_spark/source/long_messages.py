@@ -7,7 +7,7 @@ from files, and read every position before the flushed end from files. So a read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tubemq_spark.client.cluster.topic_limits import TopicLimits
 from tubemq_spark.client.consumer.probe import Prober
@@ -15,6 +15,7 @@ from tubemq_spark.client.retries import Deadline
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError
 from tubemq_spark.protocol.errcode import ErrCode, code_name
+from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 
@@ -63,11 +64,15 @@ class LongMessages:
     def close(self) -> None:
         self._limits.close()
 
-    def readable_ends(self, begin: Positions, log_ends: Positions) -> dict[Partition, int]:
-        """Return where a read of [begin, log_ends) must end, for partitions with new entries whose topics may have long
-        messages: where their files end, and not before `begin`. Raises as `TopicLimits.long_topics` and
-        `Prober.extents`."""
-        flushed = self._flushed_ends(one for one, end in log_ends.items() if begin[one] < end)
+    def readable_ends(
+        self, begin: Positions, log_ends: Positions, fingerprints: Collection[Store]
+    ) -> dict[Partition, int]:
+        """Return where a read of [begin, log_ends) must end, for partitions whose topics may have long messages, and
+        that have new entries, or none of the `fingerprints` in their store: where their files end, and not before
+        `begin`. Raises as `TopicLimits.long_topics` and `Prober.extents`."""
+        flushed = self._flushed_ends(
+            one for one, end in log_ends.items() if begin[one] < end or (begin[one] and one.store not in fingerprints)
+        )
         return {partition: max(begin[partition], min(log_ends[partition], end)) for partition, end in flushed.items()}
 
     def wait_until_flushed(self, ends: Positions) -> None:

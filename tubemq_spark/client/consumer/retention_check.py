@@ -13,6 +13,7 @@ its store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import DataLossError, FencedError, PositionMovedError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_FILES
@@ -32,6 +34,8 @@ from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_log = logging.getLogger(__name__)
 
 # Entries before the range: most often the partition has a message in the first ones, or in four for each partition.
 _LOOK_BACK, _FURTHER = 64, 4000
@@ -135,18 +139,25 @@ class RetentionCheck:
         """Add the partitions that the store got after the plan, and return whether there are any. A broker refuses a
         roll-back without a claim in another way than one in a partition that it does not have (wire:
         BrokerServiceServer.consumerCommitC2B). Raise `TransportError` if it does not answer."""
+        settings = self._claim.requests.settings
+        retries = Retries(settings.retry_for, settings.clock, f"asking for the partitions of {self._claim.where}", _log)
         known = len(self._members)
-        broker, settings = self._claim.located_broker(), self._claim.requests.settings
         while True:
             number = 1 + max(one.partition_id for one in self._members)
             candidate = self._claim.partition._replace(partition_id=number)
-            request = self._claim.requests.roll_back(broker, candidate, self._claim.client_id)
+            request = self._claim.requests.roll_back(self._claim.located_broker(), candidate, self._claim.client_id)
             (outcome,) = send_requests(settings, [request])
-            reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
+            try:
+                reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
+                if reply.errCode not in (ErrCode.FORBIDDEN, ErrCode.UNAUTHORIZED):
+                    raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
+            except TransportError as error:
+                if not retries.failed(error):
+                    raise
+                continue
+            retries.progress()
             if reply.errCode == ErrCode.FORBIDDEN:
                 return len(self._members) > known
-            if reply.errCode != ErrCode.UNAUTHORIZED:
-                raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
             self._members.append(candidate)
 
     @contextmanager
