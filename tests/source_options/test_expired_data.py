@@ -127,25 +127,27 @@ def test_files_go_while_the_first_batch_of_a_stream_is_in_work(
             assert len(stream.rows) >= 100 + 5
 
 
+@pytest.mark.parametrize("keep", [100, 0])
 @pytest.mark.parametrize("fail", [True, False])
 def test_files_go_while_a_stream_stands_between_two_batches(
-    tubemq: EmbeddedTubeMQ, fail: bool, caplog: pytest.LogCaptureFixture
+    tubemq: EmbeddedTubeMQ, fail: bool, keep: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also if they are all that the store has."""
     stream = Stream(tubemq, "t", maxOffsetsPerTrigger=30, failOnDataLoss=str(fail).lower())
     with stream.running() as run:
         run.next()
         planned = positions(tubemq)
-        tubemq.expire("t", keep=100, data_only=True)
+        tubemq.expire("t", keep=keep, data_only=True)
         if fail:
             with pytest.raises(DataLossError) as caught:
                 run.next()
-            assert (caught.value.asked, caught.value.offered) == (30 * UNIT, 140 * UNIT)
+            assert (caught.value.asked, caught.value.offered) == (30 * UNIT, (COUNT - keep) * UNIT)
         else:
             while run.next() is not None:
                 pass
             assert unreported(planned, stream.rows, reported(caplog)) == []
             assert min(begin for _, begin, _ in reported(caplog)) == 30 * UNIT
-            assert len(stream.rows) == 130
+            assert len(stream.rows) == 30 + keep
 
 
 # Starts

@@ -159,7 +159,9 @@ class TruncationCheck:
                 if check.lacks_owner:
                     for place in self.prober.proven(check.unclear_places()):
                         results[place] = results[place]._replace(is_exact=True)
-                end, is_tail = self._owned_end(batch) if check.lacks_owner else (batch.end, False)
+                is_expired = batch.newest is not None and check.lacks_owner and self._is_expired(batch, batch.newest)
+                lacks_owner = check.lacks_owner and not is_expired  # else the readers report what retention removed
+                end, is_tail = self._owned_end(batch) if lacks_owner else (batch.end, False)
                 # What came behind the end meanwhile belongs to the next batch, as the entries before it.
                 is_tail = is_tail or (end < batch.end and batch.end >= max(log_ends[one] for one in batch.partitions))
                 if is_tail:

@@ -149,14 +149,14 @@ class RetentionCheck:
             (outcome,) = send_requests(settings, [request])
             try:
                 reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
-                if reply.errCode not in (ErrCode.FORBIDDEN, ErrCode.UNAUTHORIZED):
+                if reply.errCode not in (ErrCode.SUCCESS, ErrCode.FORBIDDEN, ErrCode.UNAUTHORIZED):
                     raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
             except TransportError as error:
                 if not retries.failed(error):
                     raise
                 continue
             retries.progress()
-            if reply.errCode == ErrCode.FORBIDDEN:
+            if reply.errCode != ErrCode.UNAUTHORIZED:
                 return len(self._members) > known
             self._members.append(candidate)
 
