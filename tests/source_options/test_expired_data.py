@@ -93,6 +93,25 @@ def test_a_read_that_misses_messages_fails(tubemq: EmbeddedTubeMQ, moment: int, 
     assert len(rows) in (0, len(planned))
 
 
+@pytest.mark.parametrize("filters", [None, "even"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_files_go_while_a_task_looks_for_the_end_of_its_range(
+    tubemq: EmbeddedTubeMQ, nth: int, filters: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message at the end shows which messages of the last fetch belong to the range, and is gone now."""
+    end = 40 * UNIT
+    planned = {one: at for one, at in positions(tubemq).items() if at < end and (not filters or int(one[1]) % 2)}
+    partitions = {partition.removeprefix("1:t:") for partition, _ in planned}
+    ends = {"t": {f"1:{number}": end for number in partitions}}
+    expire = partial(tubemq.expire, "t", keep=100, data_only=True)
+    with tubemq.on("partition_register", client="_p0_", nth=nth, times=1).run(expire) as gone:
+        rows = read_batch(tubemq, "t", failOnDataLoss="false", filters=filters, endingOffsets=ends)
+    assert gone.fired
+    assert set(keys(rows)) <= planned.keys()
+    assert len(set(keys(rows))) == len(rows)
+    assert unreported(planned, rows, reported(caplog)) == []
+
+
 def test_an_error_names_the_range(tubemq: EmbeddedTubeMQ) -> None:
     expire = partial(tubemq.expire, "t", keep=100, data_only=True)
     with (

@@ -31,7 +31,8 @@ of the range has no positions. Whether a message has one depends on the store an
 The reader cannot detect three things: that a group is moved away and back to the last seek's position between two
 requests; if several partitions share the store or a filter is set, that a message was too long to be read from memory;
 and that retention removed messages' data files before their index (MsgFileStore skips such entries), which
-`client.consumer.retention_check` finds out afterwards. `unproven_from` tells it where to look.
+`client.consumer.retention_check` finds out afterwards. `unproven_from` tells it where to look. If the message at `end`
+was removed, a cut reply may have messages behind `end`. So the caller keeps what came from `cut_from` on until then.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class ExactRange:
         self._cursor = ReadCursor(owns_store, start)
         self.owns_store = owns_store
         self.ends_at_gap = False  # the files lack a message at `end` or behind it
+        self.cut_from: int | None = None  # the begin of a reply that a fetch at `end` cut: right if nothing is removed
         self._stops_at_gap = stops_at_gap and owns_store
         self._entries = EntryCount(owns_store)
         self.delivered = DeliveredLog()
@@ -112,8 +114,12 @@ class ExactRange:
     @property
     def unproven_from(self) -> int | None:
         """The position from which on retention may have removed messages before they were read: the first entry that
-        gave no message, or the start if others share the store. None if each entry of the range gave its message."""
-        return self._entries.first_empty if self.owns_store else self.start
+        gave no message, or a cut reply, or the start if others share the store. None if each entry of the range gave
+        its message."""
+        if not self.owns_store:
+            return self.start
+        suspects = [at for at in (self._entries.first_empty, self.cut_from) if at is not None]
+        return min(suspects, default=None)
 
     @property
     def waits_for_flush(self) -> tuple[int, int] | None:
@@ -211,7 +217,7 @@ class ExactRange:
         return batches
 
     def _restart(self) -> None:
-        self._held, self._outcome = None, RangeEnd()
+        self._held, self._outcome, self.cut_from = None, RangeEnd(), None
         self._entries.restart()
         self.delivered.restart()
         self._seek(self.start, RangeState.OPENING, roll_back=False)
@@ -277,10 +283,13 @@ class ExactRange:
             self._outcome.assumed = held, limit
             self._complete(inside, held.begin, self.end)
         else:
-            self._held = held
-            self._seek(self.end, RangeState.CUTTING)
+            self._cut_by_fetch(held)
 
     # CUTTING: the first message at `end` is the first message of the held reply that does not belong to the range
+
+    def _cut_by_fetch(self, held: Reply) -> None:
+        self._held, self.cut_from = held, held.begin
+        self._seek(self.end, RangeState.CUTTING)
 
     def _cut_at(self, found: Reply) -> None:
         assert self._held is not None
@@ -317,7 +326,7 @@ class ExactRange:
         elif self.owns_store and len(messages) < entries and end > self._entries.flushed_end:
             self._await_flush(begin, end)
         elif self._stops_at_gap and len(messages) < entries and not (self.delivered.awaited or self.delivered.is_whole):
-            self.end, self.ends_at_gap = begin, True
+            self.end, self.ends_at_gap, self.cut_from = begin, True, None
             self._close()
         elif not messages:
             self._entries.add_empty(entries, begin)
@@ -332,7 +341,7 @@ class ExactRange:
             finish(FetchedBatch(messages, positions, begin, end))
 
     def _await_flush(self, begin: int, end: int) -> None:
-        self._held, self._outcome = None, RangeEnd()
+        self._held, self._outcome, self.cut_from = None, RangeEnd(), None
         self._entries.unflushed = begin, end
         self._seek(begin, RangeState.FLUSHING, action=Action.FIND_FLUSHED_END)
 
@@ -403,8 +412,7 @@ class ExactRange:
         assumed, self._outcome.assumed = self._outcome.assumed, None
         if assumed is not None and assumed[1] != reply.max_offset:
             self._outcome.batches = ()
-            self._held = assumed[0]
-            self._seek(self.end, RangeState.CUTTING)
+            self._cut_by_fetch(assumed[0])
             return
         self._state = RangeState.DONE
         self._deliver_proven()

@@ -87,8 +87,13 @@ class PartitionReader:
                     depth=self._depth,
                 )
                 loss = removed = None
+                cut: list[FetchedBatch] = []  # the last batches, which may have messages behind `end`
                 try:
-                    yield from self._loop.read(exact)
+                    for batch in self._loop.read(exact):
+                        if exact.cut_from is None or batch.begin < exact.cut_from:
+                            yield batch
+                        else:
+                            cut.append(batch)
                     removed = self._retention.loss_in(exact)
                 except (DataLossError, PositionMovedError) as error:
                     loss, losses = self._retention.explain(exact, error), 1 if exact.delivered.last else losses + 1
@@ -99,6 +104,8 @@ class PartitionReader:
                     self._loss_policy.report(removed, exact.end)
                 if loss is None or loss.offered < loss.asked:  # what retention removes had been flushed
                     self._check_replaced(exact, is_whole=removed is None)
+                if all(one is None or one.offered <= exact.end for one in (loss, removed)):
+                    yield from cut  # else a message at `end` was removed, too, and the cut may have missed it
                 if loss is not None:
                     if exact.delivered.is_whole:
                         self._claim.is_doubtful = True  # the second reading has verified nothing
