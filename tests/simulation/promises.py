@@ -95,8 +95,13 @@ class Reading:
 
     def reported(self, loss: DataLossError, *, ended: bool) -> None:
         """The connector has reported a loss; `ended` says whether the query has ended by it."""
-        self.reports.append(Report(loss, self.schedule.world.now))
-        self.loss_has_range(self.reports[-1], ended=ended)
+        report = Report(loss, self.schedule.world.now)
+        is_repeated = any(
+            (one.partition, one.first, one.end) == (report.partition, report.first, report.end) for one in self.reports
+        )
+        self.reports.append(report)
+        if not is_repeated:  # by another attempt of a task, perhaps after its batch was committed
+            self.loss_has_range(report, ended=ended)
 
     @property
     def ends(self) -> Mapping[Partition, int]:
@@ -209,7 +214,8 @@ class Reading:
                     is_missing = end is not None and message.position < end and not self._is_reported(message)
                     # Of a topic that was left out, only the log says that messages are skipped (delivery.md).
                     is_known = partition.store in reported or partition.topic in self.schedule.left_out
-                    if is_missing and not (self._took_a_place(message) and is_known):
+                    is_excused = (self._took_a_place(message) and is_known) or self._was_moved_before_a_crash(partition)
+                    if is_missing and not is_excused:
                         raise BrokenError(
                             "rows_exact", f"{message} is missing; the query is at {end}{self._of(message)}"
                         )
@@ -262,8 +268,18 @@ class Reading:
         loss, and may not know where it begins (docs/concepts/positions.md, "Brokers that lose their tail")."""
         stored = self.schedule.truth.messages[message.partition.store]
         ids_turn = self.schedule.setting.config.message_id_phase != ServerConfig().message_id_phase
-        return (message.lost == CRASH or ids_turn) and any(
+        # One fingerprint that is gone does not show that the messages before it are, too.
+        is_anew = message.lost == DELETED and message.position < self.end_of(0).get(message.partition, 0)
+        return (message.lost == CRASH or is_anew or ids_turn) and any(
             other.position == message.position and other.at >= message.lost_at for other in stored
+        )
+
+    def _was_moved_before_a_crash(self, partition: Partition) -> bool:
+        """Return True if the group of the tasks was moved, and a crash may have taken the proof."""
+        moved = self.schedule.moved_tasks.get(partition)
+        return moved is not None and any(
+            loss.store == partition.store and loss.how == CRASH and loss.at > moved
+            for loss in self.schedule.truth.losses
         )
 
     def _is_reported(self, message: Message) -> bool:

@@ -156,6 +156,7 @@ class OperatedReading(OperatedSchedule):
         self.logged_at: dict[float, Mapping[Partition, int]] = {}  # where the offset log ended when messages were lost
         self.removed: set[Partition] = set()
         self.left_out: set[str] = set()
+        self.moved_tasks: dict[Partition, float] = {}  # when the group of the tasks was moved there last
         self._tolerates_in = -1  # the batch for which the operator has set failOnDataLoss to false
         self._strangers = 0
         self.batch_reports: dict[str, list[Report]] = defaultdict(list)  # that batch reads have logged, by application

@@ -139,6 +139,8 @@ class ReadingSchedule(OperatedReading):
         position = max(0, next_read + UNIT * int(planned.strength * 8 - 2))
         self.world.tell("administrator", f"moves group {group} to {position} of {partition}")
         self.trouble("moved")
+        if group != GROUP:
+            self.moved_tasks[partition] = self.world.now
         self.tubemq.move_group(group, partition.topic, partition.broker_id, partition.partition_id, position)
         self.group.excuse(partition)
 

@@ -36,21 +36,22 @@ class TopicLimits:
         self._asked: set[str] = set()
         self._limits: dict[str, int] = {}  # the greatest limit that a master told for each topic, in bytes
         self._long: set[str] = set()
-        self._is_refused = False
+        self._is_silent = self._is_refused = False
         self._next = Deadline(0.0, self._clock)
 
     def long_topics(self, topics: Collection[str]) -> frozenset[str]:
         """Return those of `topics` that may hold such messages: a master has told a limit above the cluster's, now or
-        earlier, because older messages may still be in memory; or none has told the limit of the topic yet.
+        earlier, because older messages may still be in memory; or none tells the limit of the topic now.
 
-        Raise `TransportError` if no master has ever answered. Otherwise the last answers count.
+        Raise `TransportError` if no master has ever answered.
         """
         wanted = frozenset(topics)
         if not wanted <= self._asked or self._next.passed:
             self._asked |= wanted
             self._ask()
-        unknown: frozenset[str] = frozenset() if self._is_refused else wanted.difference(self._limits)
-        return unknown | wanted.intersection(self._long)
+        if self._is_refused:
+            return wanted & self._long
+        return wanted if self._is_silent else wanted.difference(self._limits) | (wanted & self._long)
 
     def close(self) -> None:
         self._session.close()
@@ -62,7 +63,8 @@ class TopicLimits:
         except TransportError as error:
             if not (self._limits or self._is_refused):
                 raise
-            _log.info("no master tells the limits of topics, so those that are known count: %s", error)
+            _log.info("no master tells the limits of topics, which may have been raised: %s", error)
+            self._is_silent = True
             pause = max(_FRESH, _BACKOFF * (self._clock.monotonic() - begun))
         except TubeMQError as error:
             if not self._is_refused:
@@ -74,7 +76,7 @@ class TopicLimits:
                 )
             self._is_refused, pause = True, _REFUSED_PAUSE
         else:
-            self._is_refused = False
+            self._is_silent = self._is_refused = False
             usual = self._session.max_message_size
             for topic, limit in told.items():
                 greatest = self._limits[topic] = max(limit or usual, self._limits.get(topic, 0))

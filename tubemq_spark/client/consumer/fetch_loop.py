@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_requests import check_positions, unwrap_fetch
@@ -129,13 +129,13 @@ class FetchLoop:
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
         self._is_served = False  # the last reply to a fetch brought messages or a rate limit
 
-    def read(self, exact: ExactRange) -> Iterator[FetchedBatch]:
-        """Yield the batches of the range in order, each after a proof that the claim is held. If the claim is doubtful
-        then, read the range again and compare. A range that takes long ends early, see `Timings.range_period`. Raise
-        `TransportError` or `ServerError` after too long without progress, and as `TaskClaim.acquire` and `ExactRange`
-        do."""
+    def read(self, exact: ExactRange, held_back: Iterable[FetchedBatch] = ()) -> Iterator[FetchedBatch]:
+        """Yield the batches of the range in order, each after a proof that the claim is held; of a range that is done,
+        those that were `held_back`. If the claim is doubtful then, read the range again and compare. A range that takes
+        long ends early, see `Timings.range_period`. Raise `TransportError` or `ServerError` after too long without
+        progress, and as `TaskClaim.acquire` and `ExactRange` do."""
         self._begun = self._settings.clock.monotonic()
-        complete: deque[FetchedBatch] = deque()  # to be delivered
+        complete = deque(held_back)  # to be delivered
         while not exact.done or complete:
             try:
                 is_claim = self._claim.may_claim_by_seek

@@ -56,14 +56,16 @@ def stores_without(
         if unclear := [str(one) for one, at in places if (one, at) not in results and one not in optional]:
             raise TransportError(f"the brokers do not say for now whether {', '.join(unclear)} have messages")
         found = {place: results[place].first_id for place in places if place in results}
-        suspects = {place for place, first_id in found.items() if first_id is not None}
+        suspects = {place for place in found if found[place] is not None and results[place].begin == place[1]}
         owners = {
             (one, at)
             for one, at in suspects
             if (one, at + UNIT) in results and results[one, at + UNIT].first_id != found[one, at]
         }
         owners |= set(prober.proven(place for place in suspects if (place[0], place[1] + UNIT) not in results))
-        left = [store for store in left if store not in {one.store for one, _ in owners}]
+        again = prober.probe(owners, owners, optional)  # retention may have removed a message between two probes
+        stores = {place[0].store for place in owners if place in again and again[place].begins_as(results[place])}
+        left = [store for store in left if store not in stores]
     return left
 
 

@@ -95,17 +95,20 @@ class PartitionReader:
                         else:
                             cut.append(batch)
                     removed = self._retention.loss_in(exact)
+                    if (
+                        removed is None or removed.offered <= exact.end
+                    ):  # else the cut may have missed the message there
+                        yield from self._loop.read(exact, cut)
+                        cut.clear()
                 except (DataLossError, PositionMovedError) as error:
                     loss, losses = self._retention.explain(exact, error), 1 if exact.delivered.last else losses + 1
-                    if losses > _MAX_LOSSES:
+                    if losses > _MAX_LOSSES or (cut and loss.offered <= exact.end):  # `cut` counts as delivered
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss, end)
                 if removed is not None:
                     self._loss_policy.report(removed, exact.end)
                 if loss is None or loss.offered < loss.asked:  # what retention removes had been flushed
                     self._check_replaced(exact, is_whole=removed is None)
-                if all(one is None or one.offered <= exact.end for one in (loss, removed)):
-                    yield from cut  # else a message at `end` was removed, too, and the cut may have missed it
                 if loss is not None:
                     if exact.delivered.is_whole:
                         self._claim.is_doubtful = True  # the second reading has verified nothing

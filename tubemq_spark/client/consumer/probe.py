@@ -50,6 +50,10 @@ class ProbeResult(NamedTuple):
     def first_id(self) -> int | None:
         return self.message_ids[0] if self.message_ids else None
 
+    def begins_as(self, other: ProbeResult) -> bool:
+        """Return True if retention removed nothing of what `other` found first."""
+        return (self.begin, self.first_id) == (other.begin, other.first_id)
+
 
 class _OthersOnly(NamedTuple):
     """The fetches from `begin` on passed over other partitions' messages only."""
@@ -116,16 +120,22 @@ class Prober:
     ) -> dict[Partition, bool]:
         """Return whether each partition has a message in its span, [begin, end): then its first message from the begin
         on is another one than from the end on. Both are asked for in one write, in this order, so a message that only
-        the second probe finds came meanwhile, behind the span.
+        the second probe finds came meanwhile, behind the span. A third one shows that retention did not remove the
+        first message between them.
 
         A partition is left out if its broker gives no clear answer. Raises as `extents`.
         """
         wanted = list(spans)
         found = self.probe(((one, at) for one, *span in wanted for at in span), optional=optional)
-        return {
+        has_message = {
             partition: found[partition, begin].first_id not in (None, found[partition, end].first_id)
             for partition, begin, end in wanted
             if (partition, begin) in found and (partition, end) in found
+        }
+        begins = {partition: (partition, begin) for partition, begin, _ in wanted if has_message.get(partition)}
+        again = self.probe(begins.values(), optional=optional)
+        return has_message | {
+            partition: place in again and again[place].begins_as(found[place]) for partition, place in begins.items()
         }
 
     def proven(self, places: Iterable[PartitionPosition]) -> Iterator[PartitionPosition]:

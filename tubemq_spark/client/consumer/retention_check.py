@@ -113,7 +113,7 @@ class RetentionCheck:
         if retention removed it, because then it had been flushed. Raise `TransportError` if the broker does not say."""
         place = self._claim.partition._replace(partition_id=mark.partition_id), mark.position
         with self._looking() as prober:
-            found = prober.probe([place]).get(place)
+            found = prober.probe([place], [place]).get(place)
             if found is None:
                 where = self._claim.where
                 raise TransportError(f"{where}: the broker does not say what is stored at {mark.position}")
