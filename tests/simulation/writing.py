@@ -415,7 +415,7 @@ class OperatedWriting(OperatedSchedule):
             pass  # a store got a second partition after the plan, and brokers flush less often than tasks try again
         elif "which is too late" in str(error) and self._has_late_requests:
             pass  # a move of the third group came after the next plan
-        elif "knows no topic" in str(error) and "master" in self.recent_troubles():
+        elif ("knows no topic" in str(error) or "has no topic" in str(error)) and "master" in self.recent_troubles():
             pass  # brokers register at a new master when they can
         else:
             super().explain(who, error)

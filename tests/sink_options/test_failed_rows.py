@@ -49,7 +49,7 @@ BAD_ROWS = {
     "too long": BadRow("value", {"value": bytes(LONG + 1)}, r"value has 1048577 bytes, and topic \w+ takes 1048576"),
     "no topic": BadRow("topic", {"topic": None}, "it is null, and option 'topic' is not given", {"topic": None}),
     "empty topic": BadRow("topic", {"topic": ""}, "it is empty", {"topic": None}),
-    "unknown topic": BadRow("topic", {"topic": "nowhere"}, "knows no topic nowhere", {"topic": None}),
+    "unknown topic": BadRow("topic", {"topic": "nowhere"}, "has no topic nowhere", {"topic": None}),
     "topic of the brokers": BadRow(
         "topic", {"topic": " __offset_history__\0"}, "__offset_history__ belongs to the brokers", {"topic": None}
     ),
@@ -280,7 +280,7 @@ def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, to
 @pytest.mark.sink_option("deadLetterTopic")
 def test_an_unknown_dead_letter_topic_fails_in_the_plan(cluster: Cluster, one_for_all: str) -> None:
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "nowhere", "tubemq_retry_maxElapsedMs": 100}
-    with pytest.raises(ConfigError, match="knows no topic nowhere"):
+    with pytest.raises(ConfigError, match="has no topic nowhere"):
         save(cluster, [{"value": b"a"}], one_for_all, **given)
 
 

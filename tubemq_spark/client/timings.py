@@ -24,6 +24,7 @@ class Timings:
     # cluster: masters and what they list
     heartbeat_period: float = 8.0  # servers forget clients and claims after 30 s
     first_contact_timeout: float = 3.0  # of a session's first request, so that a wrong address fails early
+    first_answer_timeout: float = 5.0  # of a request to a peer that has not yet answered as a master
     silent_master_timeout: float = 1.0  # of a request that can wait, to masters that did not answer before
     master_close_timeout: float = 2.0  # a client that closes does not wait longer for its master
     topic_lists_fill_up: float = 5.0  # time in which a topic must appear in the lists of a new session

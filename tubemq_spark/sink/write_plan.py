@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from tubemq_spark.client.cluster.cluster_metadata import KnownTopics
 from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.cluster.unknown_topics import UnknownTopicError
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
 from tubemq_spark.sink.receipts import check_folder
@@ -88,6 +89,8 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
         with SESSIONS().lease(options.client) as session:
             try:
                 add_topics(session, topics)
+            except UnknownTopicError as error:
+                raise error.with_similar_names(options.client) from None
             except TransportError as error:
                 if write_id is not None:
                     raise

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.unknown_topics import READ_ADVICE, UnknownTopicError
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.data_loss import loss_of
@@ -130,9 +131,7 @@ class PartitionSet:
             return  # the session has warned of topics that only the configuration has
         known = set(known)
         if unknown := set(self._session.missing_topics).difference(partition.topic for partition in known):
-            raise ConfigError(
-                f"the cluster has no topic {', '.join(sorted(unknown))}. Check option 'subscribe', or create the topic"
-            )
+            raise UnknownTopicError(unknown, READ_ADVICE).with_similar_names(self._options.client)
         _check_assigned(self._options, known.union(_listed(self._session)))
 
     def without_gone(

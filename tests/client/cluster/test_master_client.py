@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -22,6 +23,8 @@ from tubemq_spark.client.cluster.cluster_metadata import KnownTopics
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.master_client import SessionExpiredError
 from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.cluster.unknown_topics import UnknownTopicError
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 
@@ -138,17 +141,16 @@ def test_registering_waits_for_a_topic_that_appears_soon(use_timings: UseTimings
         assert late.fired == 1
 
 
-@pytest.mark.parametrize(
-    ("framing", "said"),
-    [("prefixed", "knows no topic dmeo. Check option 'subscribe'"), ("standard", "431 .*check the topic's name")],
-    ids=["1.2", "2.5"],
-)
-def test_an_unknown_topic_is_a_config_error(framing: Any, said: str) -> None:
-    with (
-        embedded_cluster(topics=TOPICS, brokers=1, framing=framing) as cluster,
-        session(cluster, topics=("demo", "dmeo")) as consumer,
-    ):
-        with pytest.raises(ConfigError, match=f"{cluster.master}.*{said}"):
+@pytest.mark.parametrize("framing", ["prefixed", "standard"], ids=["1.2", "2.5"])
+@pytest.mark.parametrize("lists", [True, False])
+def test_the_error_for_an_unknown_topic_names_similar_ones(framing: Any, lists: bool) -> None:
+    """If the masters' HTTP API can be reached, which lists topics."""
+    said = "; did you mean demo\\?" if lists else "\\."
+    with embedded_cluster(topics=TOPICS, brokers=1, framing=framing) as cluster:
+        admin = parse_master_addresses(cluster.tubemq.web_master) if lists else ()
+        asking = session(cluster, topics=("demo", "dmeo"), admin_addresses=admin)
+        said = f"^the cluster has no topic dmeo{said} Check option 'subscribe'"
+        with asking as consumer, pytest.raises(UnknownTopicError, match=said):
             consumer.register()
         assert clients(cluster) == []  # it has said good-bye
 
@@ -190,13 +192,23 @@ def test_the_error_names_all_masters_that_failed(pair: EmbeddedCluster, use_timi
 def test_a_new_client_goes_on_if_a_reply_is_lost(
     cluster: EmbeddedCluster, use_timings: UseTimings, method: str
 ) -> None:
-    """The server accepted the connection, so its address is right."""
-    use_timings(first_contact_timeout=0.0)
+    """The server accepted the connection, so its address may be right."""
+    use_timings(first_contact_timeout=1.0)
     quick = replace(messages.settings(cluster), retry_for=PATIENCE, rpc_timeout=0.3)
     with cluster.tubemq.on(method, times=1).drop_reply() as lost, closing(ProducerSession(quick)) as producer:
         producer.add_topics(["demo"])
         assert producer.cluster.partitions("demo") == DEMO
     assert lost.fired == 1
+
+
+def test_a_silent_peer_is_no_master(use_timings: UseTimings) -> None:
+    """For example the HTTP port of a master: one repetition, then the error names the ports."""
+    use_timings(first_contact_timeout=0.2, first_answer_timeout=0.5)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        settings = ClientSettings.from_options({"tubemq.master": f"127.0.0.1:{silent.getsockname()[1]}"})
+        said = "accepts connections but does not answer within 0.5 s.*its port is 8715 by default, and not 8080 .HTTP"
+        with pytest.raises(TransportError, match=said):
+            ConsumerSession(settings, "g", ["demo"]).register()
 
 
 # Masters that forget their clients

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.master_client import MasterSession, MemberState
+from tubemq_spark.client.cluster.unknown_topics import READ_ADVICE, UnknownTopicError
 from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
@@ -51,14 +52,17 @@ class ConsumerSession(MasterSession):
         """Join the group, list the partitions of its topics, and start the heartbeat. If members have other topics or
         filters, or are another kind of consumer, `wait` so many seconds: one that was killed is a member for 30 s more.
 
-        Raise `ConfigError` if a topic is unknown that must not lack, or such members stay for longer, `AuthError` if
-        the credentials or the group's permissions do not suffice, `TransportError` if no master answers.
+        Raise `UnknownTopicError` for topics that must not lack, `ConfigError` if such members stay, `AuthError` if the
+        credentials or the group's permissions do not suffice, `TransportError` if no master answers.
         """
         try:
             with self._lock:
                 self._join(wait)
                 self._master.retry(self._list)
                 self._wait_for_topics()
+        except UnknownTopicError as error:
+            self.close()
+            raise error.with_similar_names(self.settings) from None
         except BaseException:  # also if Spark stops the process now
             self.close()
             raise
@@ -157,8 +161,10 @@ class ConsumerSession(MasterSession):
                 break
             except ConfigError as error:
                 refused = undeployed_topics(error.code, str(error)).intersection(topics)
-                if not refused or not self._may_lack_topics:
+                if not refused:
                     raise
+                if not self._may_lack_topics:
+                    raise UnknownTopicError(refused, READ_ADVICE) from None
                 left_out |= refused
         self._warn_of_missing(left_out - self._left_out)
         if left_out:
@@ -226,10 +232,7 @@ class ConsumerSession(MasterSession):
 
         self._list_until(lambda: not missing())
         if (topics := missing()) and not self._may_lack_topics:
-            raise ConfigError(
-                f"the master {self._master.address} knows no topic {', '.join(topics)}. "
-                "Check option 'subscribe', or create the topic"
-            )
+            raise UnknownTopicError(topics, READ_ADVICE)
         self._warn_of_missing(topics)
 
     def _warn_of_missing(self, topics: Collection[str]) -> None:

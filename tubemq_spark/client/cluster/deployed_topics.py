@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
+from tubemq_spark.client.cluster.unknown_topics import WRITE_ADVICE, UnknownTopicError
 from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.retries import Retries
@@ -69,7 +70,7 @@ def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBrok
 
 def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     """As `ProducerSession.add_topics`, but wait up to `settings.retry_for` for deployed topics that accept no messages
-    now. Raise `ConfigError` only for topics that are not deployed or that only the servers may write,
+    now. Raise `UnknownTopicError` for topics that are not deployed, `ConfigError` for one that only servers may write,
     `TopicUnavailableError` when the time is over."""
     wanted = tuple(topics)
     if any(topic.strip(_TRIMMED) == OFFSET_HISTORY for topic in wanted):  # the master refuses all topics with it
@@ -86,7 +87,7 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
         return
     found = {topic: layouts_of(session.settings, topic) for topic in error.topics}
     if unknown := [topic for topic, layouts in found.items() if layouts is not None and not layouts]:
-        raise ConfigError(str(NotListedError(error.master, unknown))) from None
+        raise UnknownTopicError(unknown, WRITE_ADVICE) from None
     brokers = {broker_id for layouts in found.values() if layouts for broker_id in layouts}
     _wait(session, lambda: problem() is None, f"topic {', '.join(found)}", brokers)
 

@@ -31,7 +31,7 @@ from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ConfigError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import master_certificate
-from tubemq_spark.protocol.constants import MASTER_PORT, Method, ServiceType
+from tubemq_spark.protocol.constants import MASTER_PORT, WEB_PORT, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_elsewhere
 from tubemq_spark.protocol.metadata import Address, Broker
@@ -82,7 +82,7 @@ class MasterClient:
         self._masters = list(settings.masters)  # the one in service first
         self.state = MemberState.NEW
         self.forgotten_at = -inf  # on the monotonic clock; the master in service may have begun then
-        self._has_met_master = settings.master_reachable  # any peer that may be a master, though not in service
+        self._has_met_master = settings.master_reachable  # in service or not
         self._answer_by: Deadline | None = None  # see `within_deadline`
 
     @property
@@ -114,17 +114,18 @@ class MasterClient:
         return reply
 
     def _ask_in_turn(self, method: Method, message: Message, kind: type[R], what: str) -> R:
-        failures = []
+        failures, is_silence = [], False
         for number in range(len(self._masters)):
             request = ServerRequest(
                 self.address, ServiceType.MASTER, method, message, f"{what} at the master {self.address}"
             )
             (outcome,) = send_requests(self._settings, [request], self._timeout(len(self._masters) - number))
-            self._has_met_master |= _may_be_master(outcome)
+            self._has_met_master |= _is_of_master(outcome)
             try:
                 return unwrap_reply(outcome, kind, request.what)
             except TransportError as error:
                 failures.append(str(error))
+                is_silence |= isinstance(outcome, TransportError) and outcome.is_silence
                 self._masters.append(self._masters.pop(0))
                 if self.is_registered:
                     self._is_forgotten()
@@ -135,8 +136,12 @@ class MasterClient:
                     f"{self.address} answers like a TubeMQ broker, not like a master ({error.message}). "
                     f"Check option 'tubemq.master': masters listen on {MASTER_PORT} by default"
                 ) from None
+        ports = (
+            "" if self._has_met_master else f" there: its port is {MASTER_PORT} by default, and not {WEB_PORT} (HTTP)"
+        )
         raise TransportError(
-            f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"
+            f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs{ports}",
+            is_silence=is_silence,
         )
 
     def _is_forgotten(self) -> None:
@@ -147,18 +152,21 @@ class MasterClient:
         """Return what `request` returns. Repeat it while it raises `TransportError`, unless it is to run `once`.
 
         A client that no master has answered yet gives up early, because the addresses may be wrong. It goes on if a
-        standby answers, which becomes active soon after the active master has died, or if a server accepts the
-        connection and is silent: then the reply may be lost, or the master hangs.
+        standby answers, which becomes active soon after the active master has died. If a peer accepts the connection
+        and is silent, one reply may be lost, so it asks once more.
         """
-        is_first_contact = self._is_first_contact
+        is_first_contact, was_silent = self._is_first_contact, False
         first_contact = self._settings.timings.first_contact_timeout if is_first_contact else inf
         retries = self._retries(0.0 if once else first_contact)
         while True:
             try:
                 reply = request()
             except TransportError as error:
-                if is_first_contact and not self._is_first_contact and not once:
-                    is_first_contact, retries = False, self._retries(inf)
+                if is_first_contact and not once:
+                    if not self._is_first_contact:
+                        is_first_contact, retries = False, self._retries(inf)
+                    elif error.is_silence and not was_silent:
+                        was_silent, retries = True, self._retries(first_contact)
                 if once or not retries.failed(error):
                     raise
             else:
@@ -177,7 +185,8 @@ class MasterClient:
     def _timeout(self, masters: int) -> float | None:
         """Return how long to wait for one of `masters` that are still to be asked."""
         if self._answer_by is None:
-            return None
+            first_answer = self._settings.timings.first_answer_timeout
+            return min(self._settings.rpc_timeout, first_answer) if self._is_first_contact else None
         least = self._settings.timings.min_connect_step
         return min(self._settings.rpc_timeout, max(least, self._answer_by.left / masters))
 
@@ -211,10 +220,8 @@ class MasterClient:
             )
 
 
-def _may_be_master(outcome: Outcome) -> bool:
-    """Return True for a master's reply, also a refusal, and if a standby answers, or a server accepts and is silent."""
-    if isinstance(outcome, TransportError):
-        return outcome.is_silence
+def _is_of_master(outcome: Outcome) -> bool:
+    """Return True for a master's reply, also a refusal, and if a standby answers."""
     return isinstance(outcome, Response) or (isinstance(outcome, Failure) and is_elsewhere(outcome))
 
 
