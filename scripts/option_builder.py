@@ -11,7 +11,7 @@ from typing import Any
 from tubemq_spark import option_definition as generic
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
-from tubemq_spark.protocol.metadata import parse_broker_addresses, parse_master_addresses
+from tubemq_spark.protocol.metadata import parse_addresses, parse_broker_addresses
 from tubemq_spark.sink import options as sink
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source import option_parsers as parsers
@@ -74,7 +74,7 @@ def _text(value: object) -> str:
 TYPES = {
     generic.boolean: "bool",
     generic.duration: "str | int",
-    parse_master_addresses: "str | Sequence[str]",
+    parse_addresses: "str | Sequence[str]",
     parse_broker_addresses: "str | Sequence[str]",
     parsers.topics: "str | Sequence[str]",
     parsers.assigned: "str | Mapping[str, Sequence[str]]",

@@ -15,7 +15,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, encode_payload
-from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
+from tubemq_spark.protocol.metadata import Broker, Partition, parse_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _ROUND = 2000  # messages in flight
@@ -33,11 +33,11 @@ class Sent:
 
 
 def settings(cluster: Cluster) -> ClientSettings:
-    return ClientSettings(masters=parse_master_addresses(cluster.master), framing=Framing(cluster.framing))
+    return ClientSettings(masters=parse_addresses(cluster.master), framing=Framing(cluster.framing))
 
 
 def broker(cluster: Cluster, broker_id: int) -> Broker:
-    (address,) = parse_master_addresses(cluster.broker_address(broker_id))
+    (address,) = parse_addresses(cluster.broker_address(broker_id))
     return Broker(broker_id, address)
 
 

@@ -14,7 +14,7 @@ from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tubemq_spark.cli.topics import deployments
 from tubemq_spark.client.admin_api import AdminApi, check_rows
-from tubemq_spark.protocol.metadata import parse_master_addresses
+from tubemq_spark.protocol.metadata import parse_addresses
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -96,7 +96,7 @@ def test_a_change_that_was_interrupted_can_be_made_again(
 ) -> None:
     for name, value in variables_of(own_cluster).items():
         monkeypatch.setenv(name, value)
-    (address,) = parse_master_addresses(own_cluster.web_master)
+    (address,) = parse_addresses(own_cluster.web_master)
     admin = AdminApi([address], token=own_cluster.admin_token)
     close = {"acceptPublish": False, "acceptSubscribe": False}
     calls = [("admin_modify_topic_info", close), ("admin_delete_topic_info", {}), ("admin_remove_topic_info", {})]
@@ -119,7 +119,7 @@ def test_a_topic_that_a_master_removed_for_ever_is_removed(
 ) -> None:
     """TubeMQ's enumeration has this state, 3; no server was seen to show it."""
     tubemq.create_topic("removed")
-    admin = AdminApi(parse_master_addresses(tubemq.web_master), token=tubemq.admin_token)
+    admin = AdminApi(parse_addresses(tubemq.web_master), token=tubemq.admin_token)
     rows = [{**row, "topicStatusId": 3} for row in admin.topics()]
     monkeypatch.setattr(AdminApi, "topics", lambda self, name: rows)
     assert {row["state"] for row in deployments(admin)} == {"removed"}

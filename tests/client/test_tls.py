@@ -33,7 +33,7 @@ from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response
-from tubemq_spark.protocol.metadata import Address, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, parse_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -104,12 +104,12 @@ def works(connection: Connection) -> bool:
 
 
 def address(text: str) -> Address:
-    return parse_master_addresses(text)[0]
+    return parse_addresses(text)[0]
 
 
 def at(tubemq: EmbeddedTubeMQ, tls: TlsSettings) -> dict[str, Any]:
     """Return the settings for `Query` and `write`."""
-    return {"masters": parse_master_addresses(tubemq.tls_master), "tls": tls, "rpc_timeout": TIMEOUT, "framing": None}
+    return {"masters": parse_addresses(tubemq.tls_master), "tls": tls, "rpc_timeout": TIMEOUT, "framing": None}
 
 
 # As without TLS

@@ -13,7 +13,7 @@ from tests.differential.play import Target
 from tests.differential.script import Step
 from tests.real.cluster import RealTubeMQ, TopicSpec
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
-from tubemq_spark.protocol.metadata import parse_brokers, parse_master_addresses
+from tubemq_spark.protocol.metadata import parse_addresses, parse_brokers
 from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
 
 Store = tuple[str, int]
@@ -46,8 +46,8 @@ class Real:
     """A real server: waits for its timers."""
 
     def __init__(self, cluster: RealTubeMQ) -> None:
-        (master,) = parse_master_addresses(cluster.master)
-        (broker,) = parse_master_addresses(cluster.broker_address(1))
+        (master,) = parse_addresses(cluster.master)
+        (broker,) = parse_addresses(cluster.broker_address(1))
         self._cluster = cluster
         self.release = cluster.release
         self.target = Target(f"TubeMQ {cluster.release}", master, broker, Framing(cluster.framing))
@@ -135,7 +135,7 @@ class Embedded:
     """An embedded server: does at once what a real server does by its timers."""
 
     def __init__(self, tubemq: EmbeddedTubeMQ) -> None:
-        (master,) = parse_master_addresses(tubemq.master)
+        (master,) = parse_addresses(tubemq.master)
         with closing(Target("", master, master, tubemq.framing)) as asked:
             broker = parse_brokers(asked.ask(_comes("lists")[0])["brokerInfos"])[1].address
         self._tubemq = tubemq

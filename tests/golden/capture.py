@@ -25,7 +25,7 @@ from tubemq_spark.protocol.constants import (
 from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request, parse
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
-from tubemq_spark.protocol.metadata import Address, parse_broker, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, parse_addresses, parse_broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
@@ -174,7 +174,7 @@ def broker_calls(capture: Capture, broker: Address) -> None:
 
 
 def main() -> None:
-    (master,) = parse_master_addresses(sys.argv[1])
+    (master,) = parse_addresses(sys.argv[1])
     framing = Framing(sys.argv[3]) if len(sys.argv) > 3 else Framing.STANDARD
     with zipfile.ZipFile(sys.argv[2], "w") as files:
         capture = Capture(files, framing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.network.proxy import Network, Proxy
-from tubemq_spark.protocol.metadata import Address, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, parse_addresses
 
 
 class Proxied:
@@ -17,7 +17,7 @@ class Proxied:
 
     def __init__(self, network: Network, master: str, brokers: Mapping[int, str]) -> None:
         self.brokers = {number: network.proxy(_address(text)) for number, text in brokers.items()}
-        self.masters = [network.proxy(address) for address in parse_master_addresses(master)]
+        self.masters = [network.proxy(address) for address in parse_addresses(master)]
 
     @property
     def options(self) -> dict[str, str]:
@@ -36,5 +36,5 @@ class Proxied:
 
 
 def _address(text: str) -> Address:
-    (address,) = parse_master_addresses(text)
+    (address,) = parse_addresses(text)
     return address

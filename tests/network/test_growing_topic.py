@@ -13,7 +13,7 @@ from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
 from tubemq_spark.cli.topics import change_topic, is_ready
 from tubemq_spark.client.admin_api import AdminApi
-from tubemq_spark.protocol.metadata import parse_master_addresses
+from tubemq_spark.protocol.metadata import parse_addresses
 
 SERVERS = [EMBEDDED, REAL_THOROUGHLY]
 if not os.environ.get("TUBEMQ_SERVER_JARS"):  # another release has its own framing only
@@ -27,7 +27,7 @@ AFTER = TopicSpec(partitions=3, stores=2, settings=FLUSH_SOON)
 @pytest.mark.parametrize("server", SERVERS)
 def test_no_row_is_lost_or_read_twice(server: str) -> None:
     with running(server, brokers=1, topics={"growing": BEFORE}) as cluster:
-        admin = AdminApi(parse_master_addresses(cluster.web_master), cluster.admin_token)
+        admin = AdminApi(parse_addresses(cluster.web_master), cluster.admin_token)
         with Jobs(cluster, "growing", metadataIntervalMs=1000) as jobs:
             jobs.wait_for_more(200)
             change_topic(admin, "growing", AFTER.partitions, AFTER.stores, None)

@@ -21,7 +21,7 @@ from tubemq_spark.cli.topics import configure_topic, deployments, is_ready, remo
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.protocol.metadata import Partition, parse_addresses
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
@@ -58,7 +58,7 @@ def wait_for_active(cluster: RealCluster) -> None:
 
 def create(cluster: RealCluster, topic: str) -> AdminApi:
     """Create a topic with one partition, and return the API that can remove it."""
-    admin = AdminApi(parse_master_addresses(cluster.web_masters), cluster.admin_token)
+    admin = AdminApi(parse_addresses(cluster.web_masters), cluster.admin_token)
     configure_topic(admin, topic, partitions=1, stores=1, brokers=(), retention=None)
     wait_until(lambda: is_ready(admin, topic), "the topic", 120.0)
     return admin

@@ -14,16 +14,16 @@ from tubemq_spark.protocol.metadata import (
     Broker,
     Partition,
     TopicOnBroker,
+    parse_addresses,
     parse_broker,
     parse_brokers,
     parse_consumer_topic,
     parse_failure_info,
-    parse_master_addresses,
     parse_producer_topic,
     partition_info,
 )
 
-hosts = st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True)
+hosts = st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True) | st.ip_addresses(v=6).map(str)
 ports = st.integers(1, 65535)
 
 
@@ -31,30 +31,29 @@ ports = st.integers(1, 65535)
     ("text", "addresses"),
     [
         ("h", [("h", 8715)]),
+        ("[::1]:8716, [fe80::1%eth0]", [("::1", 8716), ("fe80::1%eth0", 8715)]),
         ("h:1", [("h", 1)]),
         ("10.0.0.1:8715,10.0.0.2", [("10.0.0.1", 8715), ("10.0.0.2", 8715)]),
         (" a:1 , b ", [("a", 1), ("b", 8715)]),
     ],
 )
 def test_master_addresses(text: str, addresses: list[tuple[str, int]]) -> None:
-    assert parse_master_addresses(text) == tuple(Address(*address) for address in addresses)
+    assert parse_addresses(text) == tuple(Address(*address) for address in addresses)
 
 
-NO_ADDRESSES = (
-    "|h:|:1|h,|h:0|h:65536|h:-1|h:x|h:1_0|h:+1|h:１|h: 1|a b|http://h:1|tubemq://h|h:1:2|::1|[::1]:80|h:1;g:2"
-)
+NO_ADDRESSES = "|h:|:1|h,|h:0|h:65536|h:-1|h:x|h:1_0|h:+1|h:１|h: 1|a b|http://h:1|tubemq://h|h:1:2|::1|[::1]:|[::1]80|[h]:80|[1.2.3.4]:80|[::g]:1|[]:80|h:1;g:2"
 
 
 @pytest.mark.parametrize("text", NO_ADDRESSES.split("|"))
 def test_refuses_invalid_master_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not (host:port|a port)"):
-        parse_master_addresses(text)
+        parse_addresses(text)
 
 
 @given(st.lists(st.tuples(hosts, ports), min_size=1, max_size=4))
 def test_master_addresses_round_trip(addresses: list[tuple[str, int]]) -> None:
     expected = tuple(Address(*address) for address in addresses)
-    assert parse_master_addresses(",".join(map(str, expected))) == expected
+    assert parse_addresses(",".join(map(str, expected))) == expected
 
 
 @pytest.mark.parametrize(
@@ -165,6 +164,6 @@ def test_refuses_invalid_failure_infos(text: str) -> None:
 @given(st.text() | st.text("0123456789:, h.", max_size=30))
 def test_any_text_gives_addresses_or_a_value_error(text: str) -> None:
     with suppress(ValueError):
-        for address in parse_master_addresses(text):
+        for address in parse_addresses(text):
             assert address.host
             assert 0 < address.port < 65536

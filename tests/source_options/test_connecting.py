@@ -23,7 +23,7 @@ from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials, master_certificate
-from tubemq_spark.protocol.metadata import Address, Broker, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, Broker, parse_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 from tubemq_spark.testing.authentication import AccessCheck
@@ -236,7 +236,7 @@ def test_brokers_are_reached_at_the_given_addresses(start: Start) -> None:
     tubemq = start({"t": 2}, brokers=2)
     sent = fill(tubemq, "t", 20)
     with Network() as network:
-        forwarded = network.proxy(parse_master_addresses(tubemq.broker_address(2))[0])
+        forwarded = network.proxy(parse_addresses(tubemq.broker_address(2))[0])
         assert sorted(bodies(read_batch(tubemq, "t", tubemq_brokers_addresses=f"2={forwarded.address}"))) == sorted(
             sent
         )

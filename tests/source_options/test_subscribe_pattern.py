@@ -18,7 +18,7 @@ from tests.without_spark.source import Stream, StreamRun, bodies, fill, read_bat
 from tubemq_spark.cli.topics import configure_topic, is_ready, remove_topic
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.errors import AuthError, ConfigError, DataLossError, TransportError
-from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.protocol.metadata import Partition, parse_addresses
 from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
 
 Options = dict[str, Any]
@@ -197,7 +197,7 @@ class Topics:
     def __init__(self, cluster: Cluster, prefix: str) -> None:
         self.sent: list[bytes] = []
         self._cluster, self._prefix = cluster, prefix
-        self._admin = AdminApi(parse_master_addresses(cluster.web_master), cluster.admin_token)
+        self._admin = AdminApi(parse_addresses(cluster.web_master), cluster.admin_token)
 
     @property
     def pattern(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -68,6 +69,20 @@ def test_a_stream_is_joined_with_itself(source: Source, queries: Queries, tmp_pa
 
 
 # The group
+
+
+def test_two_queries_of_an_application_need_two_groups(source: Source, queries: Queries, tmp_path: Path) -> None:
+    """The second one fails long before the claim timeout, and names both; the first one goes on."""
+    topic, batches = source.cluster.new_topic("one"), Batches()
+    first = start(source, queries, topic, batches, tmp_path / "first", startingOffsets="earliest")
+    send(source.cluster, numbered(partitions(source.cluster, topic), 10))
+    wait_for_rows(first, batches, 10)
+    second = start(source, queries, topic, Batches(), tmp_path / "second", tubemq_claim_timeoutMs=600_000)
+    said = rf"streaming query \w+ .* of this Spark application reads group {source.group} already.*streaming query \w+"
+    with pytest.raises(StreamingQueryException, match=said):
+        second.awaitTermination(120)
+    send(source.cluster, numbered(partitions(source.cluster, topic), 10))
+    wait_for_rows(first, batches, 20)
 
 
 def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path: Path) -> None:

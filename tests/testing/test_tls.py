@@ -12,7 +12,7 @@ import pytest
 
 from tests.certificates import Authority, Certificate, tls_files
 from tests.testing.raw import Raw
-from tubemq_spark.protocol.metadata import parse_brokers, parse_master_addresses
+from tubemq_spark.protocol.metadata import parse_addresses, parse_brokers
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 
@@ -31,7 +31,7 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 
 
 def plain(text: str) -> socket.socket:
-    return socket.create_connection(parse_master_addresses(text)[0], timeout=PATIENCE)
+    return socket.create_connection(parse_addresses(text)[0], timeout=PATIENCE)
 
 
 def secure(address: str, authority: Authority) -> Raw:

@@ -14,7 +14,7 @@ from tests.without_spark.source import LOGGED, PLANNED, Checkpoint, Run
 from tubemq_spark.client.producer.send_queue import SendLimits
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing
-from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.protocol.metadata import Partition, parse_addresses
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan
@@ -40,7 +40,7 @@ Rows = dict[Partition, list[Row]]
 
 
 def settings(tubemq: EmbeddedTubeMQ, **others: Any) -> ClientSettings:
-    masters = parse_master_addresses(tubemq.master)
+    masters = parse_addresses(tubemq.master)
     usual = ClientSettings(masters=masters, rpc_timeout=10.0, framing=Framing.STANDARD, retry_for=30.0)
     return replace(usual, **others)
 

@@ -29,7 +29,7 @@ from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group, look_group
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError
-from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.claim_id import COMMAND_PREFIX, ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import outside_repeated_hour
 from tubemq_spark.protocol.message import microseconds_of
@@ -52,7 +52,9 @@ def temporary_group() -> str:
 
 def new_claim() -> ClaimId:
     """Return a claim that other clients see as one of a foreign consumer, with this machine's name."""
-    return ClaimId(f"cli-{secrets.token_hex(6)}", run=0, batch=0, label=label_of(platform.node(), "tubemq-spark"))
+    return ClaimId(
+        f"{COMMAND_PREFIX}{secrets.token_hex(6)}", run=0, batch=0, label=label_of(platform.node(), "tubemq-spark")
+    )
 
 
 class TopicReader:

@@ -21,21 +21,19 @@ from tubemq_spark.protocol.constants import (
     WEB_PORT,
     Framing,
 )
-from tubemq_spark.protocol.metadata import Address, Broker, parse_broker_addresses, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, Broker, parse_addresses, parse_broker_addresses
 
 
 def _addresses(default_port: int) -> Callable[[str], tuple[Address, ...]]:
-    return lambda text: tuple(
-        address if ":" in given else address._replace(port=default_port)
-        for address, given in zip(parse_master_addresses(text), text.split(","), strict=True)
-    )
+    return lambda text: parse_addresses(text, default_port)
 
 
 MASTER = Option(
     "tubemq.master",
-    parse_master_addresses,
+    parse_addresses,
     "host:port[,host:port…]",
-    f"the masters; the default port is {MASTER_PORT}, or {MASTER_TLS_PORT} with TLS",
+    f"the masters; the default port is {MASTER_PORT}, or {MASTER_TLS_PORT} with TLS. An IPv6 address stands in "
+    "brackets: `[::1]:8715`",
     required=True,
 )
 USER = Option("tubemq.user", not_blank, "a user name", "the user of the simple authenticator")

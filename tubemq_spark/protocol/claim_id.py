@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import Enum, auto
 
 DRIVER = -1  # the task number of a streaming query's driver
@@ -33,6 +34,10 @@ _CLAIM_ID = re.compile(
     f"spark_([0-9a-z-]+)_r{_NUMBER}_b{_NUMBER}_(driver|planner|(?:s{_NUMBER}_)?p{_NUMBER})_a{_NUMBER}"
     "(?:_n([0-9a-f]+))?(?:_w([0-9A-Za-z.+-]+))?"
 )
+APPLICATION_PREFIX = "app-"
+_APPLICATION = re.compile(f"{APPLICATION_PREFIX}[0-9a-f]{{16}}")  # see `source.application`
+COMMAND_PREFIX = "cli-"  # of the `query` of commands
+_LATEST_RUN = 1 << 43  # ms; the year 2248
 _NOT_IN_NAMES = re.compile("[^0-9A-Za-z.-]+")
 _LONGEST_NAME = 64  # a client id may have 1024 characters
 
@@ -86,6 +91,31 @@ class ClaimId:
         if self.attempt == holder.attempt:
             return Relation.ITSELF
         return Relation.PREDECESSOR if holder.attempt < self.attempt else Relation.SUCCESSOR
+
+    def is_query_of_same_application(self, holder: ClaimId) -> bool:
+        """Return True if `holder` is the driver of another streaming query of this claim's Spark application."""
+        applications = {name for name in (self.query, *self._names) if _APPLICATION.fullmatch(name)}
+        is_other = holder.task == DRIVER and holder.query != self.query
+        return is_other and not applications.isdisjoint(holder._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return self.label.split("+")
+
+    @property
+    def description(self) -> str:
+        """Who has made the claim, as far as it says: what reads, names, since when and where."""
+        host, *names = [name for name in self._names if not _APPLICATION.fullmatch(name)]
+        if self.query.startswith(COMMAND_PREFIX):
+            what = "a command"
+        elif self.task in (DRIVER, PLANNER):
+            what = f"streaming query {self.query}" if self.task == DRIVER else "the planner of a batch read"
+        else:
+            what = "a task"
+        began = ""
+        if self.task == DRIVER and 0 < self.run < _LATEST_RUN:
+            began = f", begun at {datetime.fromtimestamp(self.run / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{what}{' of ' + ', '.join(names) if names else ''}{f' on {host}' if host else ''}{began}"
 
     def __str__(self) -> str:
         role = {DRIVER: "driver", PLANNER: "planner"}.get(self.task)

@@ -11,6 +11,7 @@ The two topic lists differ in the order of partitions and stores (wire: TopicInf
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Partition(NamedTuple):
@@ -92,15 +93,28 @@ class TopicOnBroker:
         return [Partition(self.broker_id, self.topic, number) for number in ids]
 
 
-def parse_master_addresses(text: str) -> tuple[Address, ...]:
-    """Return the addresses in `host:port,host`; the default port is 8715. Raise `ValueError` for any other text."""
+_ADDRESS = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::(.+))?")
+
+
+def parse_addresses(text: str, default_port: int = MASTER_PORT) -> tuple[Address, ...]:
+    """Return the addresses in `host:port,host`; an IPv6 address stands in brackets. Raise `ValueError` for any other
+    text."""
     addresses = []
     for part in text.split(","):
-        host, colon, port = part.strip().partition(":")
-        if not re.fullmatch(r"[\w.-]+", host) or (colon and not port):
-            raise ValueError(f"{part.strip()!r} is not host:port")
-        addresses.append(Address(host, _port(port) if colon else MASTER_PORT))
+        if (found := _ADDRESS.fullmatch(part.strip())) is None or not _is_host(found):
+            raise ValueError(f"{part.strip()!r} is not host:port, with an IPv6 address as [::1]:port")
+        name, ipv6, port = found.groups()
+        addresses.append(Address(name or ipv6, default_port if port is None else _port(port)))
     return tuple(addresses)
+
+
+def _is_host(found: re.Match[str]) -> bool:
+    if found[2] is None:
+        return True
+    try:
+        return ipaddress.ip_address(found[2]).version == 6
+    except ValueError:
+        return False
 
 
 def parse_broker_addresses(text: str) -> tuple[Broker, ...]:
@@ -110,9 +124,9 @@ def parse_broker_addresses(text: str) -> tuple[Broker, ...]:
     brokers: dict[int, Broker] = {}
     for part in text.split(","):
         number, _, address = (field.strip() for field in part.partition("="))
-        if not (number.isascii() and number.isdigit()) or ":" not in address:
+        if not (number.isascii() and number.isdigit()) or ":" not in address.rpartition("]")[2]:
             raise ValueError(f"{part.strip()!r} is not brokerId=host:port")
-        (reached,) = parse_master_addresses(address)
+        (reached,) = parse_addresses(address)
         if int(number) in brokers:
             raise ValueError(f"it names broker {number} twice")
         brokers[int(number)] = Broker(int(number), reached)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,9 +19,9 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.visitor import visitor_for
 from tubemq_spark.client.consumer.working_group import batch_group
-from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.application import application_id
 from tubemq_spark.source.bound import GROUP
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
 from tubemq_spark.source.long_messages import LongMessages
@@ -77,7 +75,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
     session.register(wait=options.claim_timeout)
     # The tasks derive their claims from this one. Another plan of the application may run at the same time.
     label, reader = label_of(system.host_name()), system.token_hex(4)
-    claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
+    claim = ClaimId(application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
     visitor = visitor_for(session)
     prober = Prober(visitor)
     long_messages = LongMessages(prober, options.long_topics)
@@ -126,19 +124,3 @@ def _narrowed(found: Ranges, options: SourceOptions, session: ConsumerSession, p
         elif not pushed.bounds_offset:  # no row has an offset here
             left[partition] = start, end
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
-
-
-def _application_id() -> str:
-    """Return the same id in all processes that plan for this Spark application; one per process without Spark.
-
-    Scans of one application in one group take turns at a partition; scans of others are foreign consumers. Spark does
-    not pass its application id to a process that plans a batch read, but the directories of the driver's block manager.
-    Their names have a random part. Users may set the variable to directories without it, which applications share.
-    """
-    directories = os.environ.get("SPARK_LOCAL_DIRS", "")
-    if "blockmgr-" not in directories:
-        return _process_id()
-    return "app-" + hashlib.sha256(f"{system.host_name()} {directories}".encode()).hexdigest()[:16]
-
-
-_process_id = PerProcess(lambda: f"app-{system.token_hex(8)}")

@@ -22,6 +22,7 @@ from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.source.application import application_id
 from tubemq_spark.source.batch_end import BatchEnd, UnreadLossError
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions
 from tubemq_spark.source.long_messages import FlushWait, LongMessages
@@ -270,7 +271,7 @@ class MicroBatchPlanner:
                 self._claims.release()
             options = self._options
             run = int(options.client.clock.time() * 1000)  # later runs are newer, unless the clock was set back
-            claim = ClaimId(query, run=run, batch=1, label=label_of(system.host_name()))
+            claim = ClaimId(query, run=run, batch=1, label=label_of(system.host_name(), application_id()))
             self._claims = GroupClaims(
                 self._session, claim, options.claim_timeout, keeps_position=options.commit_offsets
             )

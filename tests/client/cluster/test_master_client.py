@@ -26,7 +26,7 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.unknown_topics import UnknownTopicError
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TransportError
-from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.protocol.metadata import Partition, parse_addresses
 
 REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
 GROUP = "g"
@@ -147,7 +147,7 @@ def test_the_error_for_an_unknown_topic_names_similar_ones(framing: Any, lists: 
     """If the masters' HTTP API can be reached, which lists topics."""
     said = "; did you mean demo\\?" if lists else "\\."
     with embedded_cluster(topics=TOPICS, brokers=1, framing=framing) as cluster:
-        admin = parse_master_addresses(cluster.tubemq.web_master) if lists else ()
+        admin = parse_addresses(cluster.tubemq.web_master) if lists else ()
         asking = session(cluster, topics=("demo", "dmeo"), admin_addresses=admin)
         said = f"^the cluster has no topic dmeo{said} Check option 'subscribe'"
         with asking as consumer, pytest.raises(UnknownTopicError, match=said):
@@ -166,7 +166,7 @@ def test_an_unknown_broker_is_a_config_error(cluster: EmbeddedCluster) -> None:
 
 
 def test_a_broker_as_master_is_a_config_error(cluster: EmbeddedCluster) -> None:
-    (address,) = parse_master_addresses(cluster.broker_address(1))
+    (address,) = parse_addresses(cluster.broker_address(1))
     said = f"{address} answers like a TubeMQ broker.*masters listen on 8715"
     with session(cluster, masters=(address,)) as consumer, pytest.raises(ConfigError, match=said):
         consumer.register()

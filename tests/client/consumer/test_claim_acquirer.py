@@ -20,7 +20,7 @@ from tubemq_spark.client.consumer.claim_acquirer import ClaimConflict
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
-from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.config import ServerConfig
@@ -132,8 +132,8 @@ def test_the_wait_for_a_sibling_has_no_limit_and_is_logged_once_a_minute(
         assert 0.01 <= clock.pauses[-1] <= 0.5
     assert 58 <= len(caplog.records) <= 60
     text = caplog.records[0].getMessage()
-    assert text.startswith("[claim-wait] here: another scan of the same data reads the partition, spark_q_r5_b5")
-    assert text.endswith("(of a Spark query on host-7, app-1, my-report); this one has waited for it for 10 s")
+    assert text.startswith("[claim-wait] here: another scan of the same data reads the partition, a task of app-1, my-")
+    assert text.endswith(f"report on host-7 ({SIBLING}); this one has waited for it for 10 s")
     assert not conflict.is_doubtful("here")
 
 
@@ -173,6 +173,38 @@ def test_the_error_names_the_holders_host_and_application(conflict: ClaimConflic
     other = replace(WAITING, query="r", label=label_of("host_3", "application_17_0001", "Nightly: copy", "clicks"))
     assert not conflict.must_fence("here", str(other))
     clock.advance(46)
-    words = r"\(of a Spark query on host-3, application-17-0001, Nightly-copy, clicks\)\. Stop it"
+    words = r"a task of application-17-0001, Nightly-copy, clicks on host-3 \(spark_r_.*\)\. Stop it"
     with pytest.raises(PartitionOccupiedError, match=words):
         conflict.must_fence("here", str(other))
+
+
+APPLICATION = "app-0123456789abcdef"
+DRIVER_CLAIM = ClaimId("first", run=1_790_000_000_000, batch=3, label=label_of("host-7", APPLICATION))
+SECOND = {
+    "query": replace(DRIVER_CLAIM, query="second"),
+    "batch read": ClaimId(APPLICATION, run=0, batch=0, task=PLANNER, label="host-7"),
+}
+
+
+@pytest.mark.parametrize("kind", SECOND)
+def test_another_query_of_the_application_is_not_waited_for(clock: ManualClock, kind: str) -> None:
+    """It may be stopping, so it has a few seconds. The error names both."""
+    conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND[kind], claim_timeout=45.0)
+    assert not conflict.must_fence("here", str(DRIVER_CLAIM))
+    clock.advance(4.9)
+    assert not conflict.must_fence("here", str(DRIVER_CLAIM))
+    clock.advance(0.2)
+    words = (
+        r"streaming query first on host-7, begun at 2026-09-21 14:13:20 UTC \(spark_first_.*\) of this Spark "
+        rf"application reads group g already.* change that of {SECOND[kind].description}, or"
+    )
+    with pytest.raises(PartitionOccupiedError, match=words):
+        conflict.must_fence("here", str(DRIVER_CLAIM))
+
+
+@pytest.mark.parametrize("other", ["host-7", label_of("host-7", "app-fedcba9876543210")])
+def test_a_query_of_another_application_is_waited_for(clock: ManualClock, other: str) -> None:
+    conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
+    assert not conflict.must_fence("here", str(replace(DRIVER_CLAIM, label=other)))
+    clock.advance(44.9)
+    assert not conflict.must_fence("here", str(replace(DRIVER_CLAIM, label=other)))

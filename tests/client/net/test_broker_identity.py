@@ -19,7 +19,7 @@ from tubemq_spark.client.visit_token import VisitToken
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import IDENTITY_GROUP, OFFSET_HISTORY, Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
-from tubemq_spark.protocol.metadata import Address, Broker, parse_master_addresses
+from tubemq_spark.protocol.metadata import Address, Broker, parse_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
 
@@ -40,7 +40,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 
 def address_of(tubemq: EmbeddedTubeMQ, broker_id: int) -> Address:
-    return parse_master_addresses(tubemq.broker_address(broker_id))[0]
+    return parse_addresses(tubemq.broker_address(broker_id))[0]
 
 
 def met(server: ExpectedBroker, settings: ClientSettings = SETTINGS) -> Connection:

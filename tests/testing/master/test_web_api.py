@@ -11,7 +11,7 @@ from tests.clusters import Cluster
 from tests.real import admin
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.metadata import parse_master_addresses
+from tubemq_spark.protocol.metadata import parse_addresses
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 TOPIC_FIELDS = ("topicName", "brokerId", "brokerIp", "brokerPort", "topicStatusId", "numTopicStores", "numPartitions")
@@ -78,7 +78,7 @@ def test_rows_of_a_change_say_what_failed(cluster: Cluster) -> None:
 
 def test_a_standby_names_the_active_master() -> None:
     with EmbeddedTubeMQ({"demo": 1}, masters=2) as tubemq:
-        active, standby = parse_master_addresses(tubemq.web_master)
+        active, standby = parse_addresses(tubemq.web_master)
         assert set(AdminApi([standby, active]).brokers()) == {1}
         with pytest.raises(TransportError, match=f"HTTP status 302, a redirect to http://{active}/webapi.htm"):
             AdminApi([standby]).brokers()

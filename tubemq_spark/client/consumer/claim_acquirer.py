@@ -10,6 +10,7 @@
 * A sibling is another scan of the same micro-batch or application. It releases the partition when it has read its
   range. The wait for it has no limit; a dead sibling's claim expires at the broker. A client that waits for a sibling
   must hold nothing that a sibling may wait for.
+* Another streaming query of the same application is waited for a few seconds, because it may be stopping.
 * Any other holder is waited for up to option `tubemq.claim.timeoutMs`.
 """
 
@@ -42,6 +43,7 @@ _CLAIM_FIRST_PAUSE = 0.02  # seconds; before the next attempt to claim a partiti
 _CLAIM_MAX_PAUSE = 0.5
 _CLAIM_WAIT_FIRST_LOG = 10.0  # seconds; time after which waiting for a sibling is logged
 _CLAIM_WAIT_NEXT_LOG = 60.0
+_SAME_APPLICATION_WAIT = 5.0  # for another query of the application, which may be stopping: its driver can be reached
 _SHORTEST_PAUSE = 0.01  # seconds
 _NOT_HELD = (ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION)  # to a release: the client had no claim
 
@@ -161,7 +163,7 @@ class ClaimConflict:
         self._claim = claim
         self._claim_timeout = claim_timeout
         self._started = settings.clock.monotonic()
-        self._wait_ends: Deadline | None = None  # set by the first holder that is neither sibling nor predecessor
+        self._waits_since: float | None = None  # for a holder that is neither sibling nor predecessor
         self._fencing_ends: Deadline | None = None  # set by the first predecessor
         self._fenced: Counter[str] = Counter()  # how many holders were fenced, by `where`
         self._doubtful: set[str] = set()
@@ -195,12 +197,14 @@ class ClaimConflict:
         if relation is Relation.SIBLING:
             self._waits.append(math.inf)
         else:
-            if self._wait_ends is None:
-                self._wait_ends = Deadline(self._claim_timeout, self._settings.clock)
+            now = self._settings.clock.monotonic()
+            if self._waits_since is None:
+                self._waits_since = now
                 COUNTERS().add(Count.CLAIM_WAITS)
-            if self._wait_ends.passed:
+            left = self._waits_since + self._longest_wait(holder_id) - now
+            if left <= 0:
                 raise self._timeout_error(where, holder, relation)
-            self._waits.append(self._wait_ends.left)
+            self._waits.append(left)
         self._log_wait(where, holder, relation)
         return False
 
@@ -216,6 +220,11 @@ class ClaimConflict:
             seconds = min(next(self._delays) * system.randomizer.uniform(0.5, 1.0), *self._waits)
             self._waits = []
             self._settings.clock.sleep(max(seconds, _SHORTEST_PAUSE))
+
+    def _longest_wait(self, holder: ClaimId | None) -> float:
+        if holder is not None and self._claim.is_query_of_same_application(holder):
+            return min(_SAME_APPLICATION_WAIT, self._claim_timeout)
+        return self._claim_timeout
 
     def _on_predecessor(self, where: str, holder: str) -> None:
         count = self._fenced[where]
@@ -234,7 +243,8 @@ class ClaimConflict:
         self._fenced[where] += 1
 
     def _timeout_error(self, where: str, holder: str, relation: Relation) -> TubeMQError:
-        timeout = f"for more than {self._claim_timeout:g} s"
+        holder_id = ClaimId.parse(holder)
+        timeout = f"for more than {self._longest_wait(holder_id):g} s"
         if relation is Relation.UNCLEAR:
             return FencedError(
                 f"{where}: a run of this query that began later, {holder}, holds the partition {timeout}. Check that "
@@ -245,6 +255,11 @@ class ClaimConflict:
             problem = (
                 f"this very task reads the partition already, {timeout}: {holder}. A task that reads the same rows "
                 "twice at once (rdd.zip, rdd.cartesian) waits for itself; call cache() on one side"
+            )
+        elif holder_id is not None and self._claim.is_query_of_same_application(holder_id):
+            problem = (
+                f"{_described(holder)} of this Spark application reads group {self._group} already. Each query needs a "
+                f"tubemq.group of its own: change that of {self._claim.description}, or stop the other query"
             )
         else:
             problem = (
@@ -270,11 +285,9 @@ class ClaimConflict:
 
 
 def _described(holder: str) -> str:
-    """Return the client id, with the host and application that it names."""
+    """Return who the holder is, with its client id."""
     holder_id = ClaimId.parse(holder)
-    if holder_id is None or not holder_id.label:
-        return holder
-    return f"{holder} (of a Spark query on {', '.join(holder_id.label.split('+'))})"
+    return holder if holder_id is None else f"{holder_id.description} ({holder})"
 
 
 class ClaimAcquirer:

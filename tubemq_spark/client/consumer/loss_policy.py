@@ -19,7 +19,8 @@ STREAM_ADVICE = (
 )
 BATCH_ADVICE = (
     "Read from the earliest position, with a new load(), because a DataFrame or a view keeps the positions of its "
-    "first action; or set option 'failOnDataLoss' to false to read what is left"
+    "first action, also where a stream is joined with it (read it in foreachBatch then); or set option "
+    "'failOnDataLoss' to false to read what is left"
 )
 
 
