@@ -3,21 +3,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests import messages
 from tests.cli.conftest import Run
+from tests.clocks import UseTimings
 from tests.clusters import Cluster
+from tests.clusters.embedded import EmbeddedCluster
 from tests.real import admin
+from tests.sink_options.effectively_once import plan_batch, rows
 from tests.waiting import wait_until
+from tests.without_spark.sink import Task
+from tests.without_spark.source import GROUP, Stream, fill, read_batch
 from tubemq_spark.cli.reading import GroupMember, temporary_group
 from tubemq_spark.client.admin_api import AdminApi, Answer
-from tubemq_spark.client.consumer.working_group import look_group, stream_group
+from tubemq_spark.client.consumer.working_group import OWN_GROUPS, look_group, stream_group
 from tubemq_spark.protocol.constants import IDENTITY_GROUP
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "monitoring.md").read_text(encoding="utf-8")
 
 
 def test_the_list_has_groups_in_use_but_not_their_working_groups(named: Cluster, run: Run, group: str) -> None:
@@ -38,6 +47,48 @@ def test_the_list_has_groups_in_use_but_not_their_working_groups(named: Cluster,
         piped = run("groups", "list", "--topic", topic)
         assert piped.stdout.splitlines()[0].split() == ["group", "topics", "lag", "clients"]
         assert [group, topic, "4", "1"] in [line.split() for line in piped.stdout.splitlines()]
+
+
+def test_all_groups_of_the_connector_are_hidden_and_marked_on_demand(
+    own_tubemq: EmbeddedTubeMQ, run: Run, use_timings: UseTimings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    use_timings(task_settling=0.05, closed_connection_settling=0.05, broker_away_after=30.0)
+    fill(own_tubemq, "t", 50)
+    Stream(own_tubemq, "t").run()
+    read_batch(own_tubemq, "t", tubemq_group="looks")
+    assert run("consume", "t").returncode == 0
+    cluster, of = EmbeddedCluster(own_tubemq, ServerConfig()), rows("a", 3)
+    for given in ({}, {"effectivelyOnceGroup": "mine"}):
+        writing = plan_batch(cluster, of, "t", **given)
+        writing.commit([writing.write(of, task := Task())], task.batch)
+        writing.write(of, task.again())
+    for name in ("orders_0", "orders_batch"):  # of a user, who is free to choose them
+        own_tubemq.move_group(name, "t", 1, 0, 0)
+
+    users = {GROUP, "orders_0", "orders_batch"}
+    assert {one["group"] for one in run("groups", "list", "--json").json} == users
+    own = {one["group"]: one["connector"] for one in run("groups", "list", "--all", "--json").json}
+    assert {name for name, purpose in own.items() if purpose is None} == users
+    assert {own.pop(name) for name in users} == {None}
+    for name, purpose in {
+        IDENTITY_GROUP: "asks brokers who they are",
+        f"{GROUP}_read": "read by Spark's tasks",
+        "looks_batch": "read by Spark's tasks",
+        "mine_0": "bookmarks of effectivelyOnce",
+        "mine_plan": "bookmarks of effectivelyOnce",
+        "mine_task_0": "bookmarks of effectivelyOnce",
+    }.items():
+        assert own[name] == purpose
+    for prefix, purpose in {"tubemq_cli_": "read by a command", "spark_sink_": "bookmarks of effectivelyOnce"}.items():
+        assert {one for name, one in own.items() if name.startswith(prefix)} == {purpose}
+    [expression] = re.findall(r'group!~"(.*)"', PAGE)  # which alerts use
+    assert [name for name in own if not re.fullmatch(expression, name)] == []
+    assert re.fullmatch(expression, GROUP) is None
+    assert expression == OWN_GROUPS
+    shown = run("groups", "list", "--all").stdout.splitlines()
+    assert shown[0].split() == ["group", "topics", "lag", "clients", "connector"]
+    assert any(line.startswith("mine_plan ") and line.endswith("  bookmarks of effectivelyOnce") for line in shown)
 
 
 def test_the_list_hides_groups_of_batch_reads(named: Cluster, run: Run, group: str) -> None:

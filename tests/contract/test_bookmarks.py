@@ -16,7 +16,8 @@ from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
+from tubemq_spark.client.consumer.bookmarks import Bookmark, move_bookmarks, read_bookmarks
+from tubemq_spark.client.consumer.working_group import bookmark_group
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition

@@ -18,7 +18,7 @@ from tests.sink_options.effectively_once import (
     rows,
 )
 from tests.without_spark.sink import Cells, Task, Writing, schema
-from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
+from tubemq_spark.client.consumer.working_group import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError
 
 # Another number of tasks

@@ -22,7 +22,7 @@ from tests.sink_options.effectively_once import (
 )
 from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client.cluster import producer_session
-from tubemq_spark.client.consumer.bookmarks import plan_group
+from tubemq_spark.client.consumer.working_group import plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import DataLossError, ServerError
 from tubemq_spark.protocol.errcode import ErrCode

@@ -6,17 +6,17 @@ A master keeps one record for each group and topic, which allows or forbids (wir
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.lag import missing, states_by_group, total_lag
 from tubemq_spark.cli.output import note, print_result, print_rows
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
-from tubemq_spark.cli.reading import TEMPORARY
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, check_rows
-from tubemq_spark.client.consumer.working_group import look_group, working_groups
-from tubemq_spark.protocol.constants import IDENTITY_GROUP
+from tubemq_spark.client.consumer.working_group import own_groups
 
 app = typer.Typer(
     no_args_is_help=True, help="List consumer groups, allow and block them. Uses the HTTP APIs of master and brokers."
@@ -25,29 +25,35 @@ app = typer.Typer(
 
 @app.command("list")
 @connected(admin=True)
-def list_groups(connection: Connection, topic: OnlyTopic = None, as_json: Json = False) -> None:
+def list_groups(
+    connection: Connection,
+    topic: OnlyTopic = None,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also the groups of the connector itself.")] = False,
+    as_json: Json = False,
+) -> None:
     """List the groups that brokers know, with the topics, the lag and the number of clients of each.
 
-    The groups in which the tasks of a Spark query read belong to its tubemq.group and are not shown, nor are the
-    temporary ones of these commands.
+    Groups of the connector itself are left out: their lag means nothing. With --all, the last column says what each of
+    them is for.
     """
     brokers = connection.admin.brokers()
     if warning := missing(brokers):
         note(warning)
     found = states_by_group(connection.admin, brokers, topic=topic)
-    only_read = {name.removesuffix(look_group("")) for name in found}  # batch reads leave no position of the group
-    hidden = {name for group in {*found, *only_read} for name in working_groups(group)}
+    own = own_groups(found)
     rows = [
         {
             "group": group,
             "topics": sorted({one.partition.topic for one in states}),
             "lag": None if any(one.lag is None for one in states) else total_lag(states),
             "clients": len({one.holder for one in states} - {None}),
+            **({"connector": own[group].value if group in own else None} if every else {}),
         }
         for group, states in sorted(found.items())
-        if group not in {*hidden, IDENTITY_GROUP} and not group.startswith(TEMPORARY)
+        if every or group not in own
     ]
-    print_rows(rows, {name: name for name in ("group", "topics", "lag", "clients")}, as_json=as_json)
+    columns = ("group", "topics", "lag", "clients", *(["connector"] if every else []))
+    print_rows(rows, {name: name for name in columns}, as_json=as_json)
 
 
 @app.command("allow")

@@ -26,7 +26,7 @@ from tubemq_spark.client.consumer.probe import Extent, PartitionPosition, Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.consumer.visitor import visitor_for
-from tubemq_spark.client.consumer.working_group import batch_group, look_group
+from tubemq_spark.client.consumer.working_group import TEMPORARY, batch_group, look_group
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError
 from tubemq_spark.protocol.claim_id import COMMAND_PREFIX, ClaimId, label_of
@@ -39,10 +39,6 @@ from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
 R = TypeVar("R", bound="TopicReader")
-
-
-TEMPORARY = "tubemq_cli_"
-"""What the names of temporary groups begin with. Brokers keep these groups until they have been idle for weeks."""
 
 
 def temporary_group() -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from tubemq_spark.client.consumer.working_group import sink_base
 from tubemq_spark.client.producer.send_queue import DEFAULT_LIMITS, SendLimits
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
@@ -314,7 +315,7 @@ def _group_of(checkpoint: str) -> str:
             "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
             "to find the query's bookmarks again"
         )
-    return f"spark_sink_{sha256(path.encode()).hexdigest()[:16]}"
+    return sink_base(sha256(path.encode()).hexdigest()[:16])
 
 
 # The brokers know a query by its checkpoint folder. Users may spell a folder in several ways, which Hadoop's `Path` and

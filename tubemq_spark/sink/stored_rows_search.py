@@ -21,6 +21,7 @@ from tubemq_spark.client.cluster.deployed_topics import all_partitions
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_partition
+from tubemq_spark.client.consumer.working_group import scan_group
 from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
@@ -112,7 +113,7 @@ class QueryBookmarks:
         return read_bookmarks(self._session, group, sorted(partitions), within=within, begin_batch=begins)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
-        return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, refresh=refresh)
+        return all_partitions(self._session, scan_group(self._options.group, topic), topic, refresh=refresh)
 
 
 class StoredRowsSearch:

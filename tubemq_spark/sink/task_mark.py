@@ -30,6 +30,7 @@ from zlib import crc32
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, exchange_position
+from tubemq_spark.client.consumer.working_group import task_group
 from tubemq_spark.errors import FencedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -66,7 +67,7 @@ class TaskMark:
         round_, first = divmod(task.partition, max(1, len(ends)))
         places = [*islice(cycle(ends), first, first + min(_PLACES, len(ends)))]
         self._places = [
-            _Place(f"{base}_task_{round_ * _PLACES + number}", one, _marks_before(ends[one], task))
+            _Place(task_group(base, round_ * _PLACES + number), one, _marks_before(ends[one], task))
             for number, one in enumerate(places)
         ]
         self._own: set[int] = set()  # the mark; those that were tried if it is unknown which of them the broker has

@@ -12,7 +12,8 @@ from tests import messages, reading
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
+from tubemq_spark.client.consumer.bookmarks import Bookmark, move_bookmarks, read_bookmarks
+from tubemq_spark.client.consumer.working_group import bookmark_group
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition

@@ -48,6 +48,7 @@ from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims
+from tubemq_spark.client.consumer.working_group import bookmark_group, plan_group
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import TransportError
@@ -94,14 +95,6 @@ class Bookmark(NamedTuple):
         """
         before, own = self.before(batch), self.even if batch % 2 == 0 else self.odd
         return self.planned is not None and self.planned < before and own <= before
-
-
-def bookmark_group(base: str, batch: int) -> str:
-    return f"{base}_{batch % 2}"
-
-
-def plan_group(base: str) -> str:
-    return f"{base}_plan"
 
 
 def read_bookmarks(

@@ -18,7 +18,7 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.working_group import look_group
+from tubemq_spark.client.consumer.working_group import look_group, scan_group
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -50,7 +50,7 @@ class ScannedMessage(NamedTuple):
 
 def scan_groups(base: str) -> list[str]:
     """Return the groups in which scans of this process read, in the order in which they try them."""
-    return [f"{base}_look_{(system.process_id() + n) % _GROUPS}" for n in range(_GROUPS)]
+    return [scan_group(base, (system.process_id() + n) % _GROUPS) for n in range(_GROUPS)]
 
 
 def scan_partition(
@@ -143,8 +143,8 @@ def _read(
             occupied = error
     raise PartitionOccupiedError(
         f"{partition} at {broker}: {occupied.holder} and others scan the partition for longer than {retry_for:g} s, in "
-        f"the groups {base}_look_0 to {base}_look_{_GROUPS - 1}. If they are other tasks of this query, raise option "
-        "'tubemq.retry.maxElapsedMs'; else stop them, because the groups belong to this query",
+        f"the groups {scan_group(base, 0)} to {scan_group(base, _GROUPS - 1)}. If they are other tasks of this query, "
+        "raise option 'tubemq.retry.maxElapsedMs'; else stop them, because the groups belong to this query",
         holder=occupied.holder,
     )
 
