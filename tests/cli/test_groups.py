@@ -122,7 +122,7 @@ def test_the_list_hides_temporary_groups_and_names_an_unknown_topic(named: Clust
 def test_the_partitions_of_a_broker_that_is_down_are_not_left_out_in_silence(
     own_tubemq: EmbeddedTubeMQ, run: Run
 ) -> None:
-    run("offsets", "reset", "gone", "t", "--to", "latest", "--yes")
+    run("offsets", "reset", "--create", "gone", "t", "--to", "latest", "--yes")
     assert run("lag", "gone").stderr == ""
     own_tubemq.stop_broker(2)
     for command in (["lag", "gone"], ["groups", "list"]):
@@ -135,7 +135,7 @@ def test_the_partitions_of_a_broker_that_is_down_are_not_left_out_in_silence(
 def test_a_broker_that_goes_down_meanwhile_is_not_left_out_in_silence(
     own_tubemq: EmbeddedTubeMQ, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("offsets", "reset", "gone", "t", "--to", "latest", "--yes")
+    run("offsets", "reset", "--create", "gone", "t", "--to", "latest", "--yes")
     brokers = AdminApi.brokers
 
     def brokers_then_stop(admin: AdminApi) -> dict[int, Answer]:
@@ -164,7 +164,7 @@ def authorised_topic(named: Cluster) -> Iterator[str]:
 
 def test_a_group_is_allowed_blocked_and_allowed_again(authorised_topic: str, run: Run, group: str) -> None:
     def may_read() -> bool:
-        done = run("offsets", "reset", group, authorised_topic, "--to", "earliest", "--yes")
+        done = run("offsets", "reset", "--create", group, authorised_topic, "--to", "earliest", "--yes")
         assert done.returncode == 0 or "450 CONSUME_GROUP_FORBIDDEN" in done.stderr, done
         return done.returncode == 0
 
@@ -179,3 +179,14 @@ def test_a_command_that_may_not_read_names_the_option(authorised_topic: str, run
     done = run("consume", authorised_topic)
     assert done.returncode == 1
     assert done.stderr.endswith("--group names a group that may read the topic\n")
+
+
+def test_a_similar_group_is_proposed(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    own_tubemq.move_group("clicks_agg", "t", 1, 0, 0)
+    told = "tubemq-spark: no broker knows group clicks_aggg; did you mean clicks_agg?\n"
+    for command in ("allow", "block"):
+        done = run("groups", command, "t", "clicks_aggg")
+        assert (done.returncode, done.stderr) == (0, told)
+        assert run("groups", command, "t", "clicks_agg").stderr == run("groups", command, "t", "another").stderr == ""
+    missing = run("groups", "allow", "tt", "clicks_agg")
+    assert (missing.returncode, "there is no topic tt" in missing.stderr) == (2, True)

@@ -43,7 +43,7 @@ def test_the_lag_of_a_group_in_use_is_shown(named: Cluster, run: Run, group: str
 def test_watching_shows_how_the_lag_changes(named: Cluster, run: Run, terminal: Terminal, group: str) -> None:
     topic = named.new_topic("one")
     assert run("produce", topic, "-p", "1:0", stdin=b"a\n").returncode == 0
-    run("offsets", "set", group, topic, "1:0=latest", "--yes")
+    run("offsets", "set", "--create", group, topic, "1:0=latest", "--yes")
     wait_until(lambda: run("lag", group).returncode == 0)
     terminal.begin("lag", group, "--watch", "--interval", "0.1", variables=variables_of(named))
     terminal.wait_for(lambda text: f"group {group}: lag 0" in text)
@@ -60,7 +60,7 @@ def test_watching_shows_how_the_lag_changes(named: Cluster, run: Run, terminal: 
 
 
 def test_messages_of_partitions_without_a_position_are_not_taken_for_read(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes")
+    run("offsets", "reset", "--create", "my_group", "t", "--to", "latest", "--yes")
     altered = run("topics", "alter", "t", "--stores", "2")
     assert altered.returncode == 0, altered.stderr
     assert run("lag", "my_group").stdout.splitlines()[-1] == "total lag 0"
@@ -97,7 +97,7 @@ def test_a_position_beyond_the_end_is_told(own_tubemq: EmbeddedTubeMQ, run: Run,
 def test_watching_tells_of_a_broker_that_goes_down(
     own_tubemq: EmbeddedTubeMQ, run: Run, terminal: Terminal, as_json: list[str]
 ) -> None:
-    run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes")
+    run("offsets", "reset", "--create", "my_group", "t", "--to", "latest", "--yes")
     terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", *as_json, variables=variables_of(own_tubemq))
     terminal.wait_for(lambda text: "2:t:0" in text or '"broker_id": 2' in text)
     own_tubemq.stop_broker(2)
@@ -113,7 +113,7 @@ def test_watching_tells_of_a_broker_that_goes_down(
 def test_watching_goes_on_after_a_restart_of_the_master(
     own_tubemq: EmbeddedTubeMQ, run: Run, terminal: Terminal
 ) -> None:
-    run("offsets", "reset", "my_group", "t", "--to", "latest", "--yes")
+    run("offsets", "reset", "--create", "my_group", "t", "--to", "latest", "--yes")
     terminal.begin("lag", "my_group", "--watch", "--interval", "0.1", "--json", variables=variables_of(own_tubemq))
     terminal.wait_for(lambda text: '"lag": 0' in text)
     own_tubemq.stop_master()
@@ -132,7 +132,9 @@ def test_a_narrow_terminal_hides_no_cell() -> None:
         def shown(*command: str, typed: str = "") -> str:
             return re.sub(" +", " ", narrow.run(*command, typed=typed, variables=variables).text)
 
-        assert "1:my_topic:0 0 28 +1" in shown("offsets", "reset", "my_group", "my_topic", "--to", "-0", typed="y\n")
+        assert "1:my_topic:0 0 28 +1" in shown(
+            "offsets", "reset", "--create", "my_group", "my_topic", "--to", "-0", typed="y\n"
+        )
         assert "1:my_topic:0 28 28 0 -" in shown("lag", "my_group")
         assert "my_group my_topic 0 0" in shown("groups", "list")
         assert "my_topic 1 2 yes" in shown("topics", "list")

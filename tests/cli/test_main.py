@@ -216,7 +216,7 @@ SHELLS = {
         "tubemq-spark: nothing is changed: the output, which shows the changes, has no reader",
     ),
     "changes and no reader": (
-        "offsets reset my_group t --to latest --yes | true",
+        "offsets reset my_group t --to latest --create --yes | true",
         1,
         "tubemq-spark: nothing is changed: the output, which shows the changes, has no reader",
     ),
@@ -235,10 +235,9 @@ SHELLS = {
     "closed errors": ("consume nothing 2>&-", None, ""),
     "a full disk": ("consume t > /dev/full", 1, "tubemq-spark: No space left on device"),
     "a full disk after the work": (
-        "offsets reset my_group t --to latest --yes --json > /dev/full",
+        "offsets reset my_group t --to latest --create --yes --json > /dev/full",
         1,
-        "tubemq-spark: no broker shows a position of group my_group. Check the name, unless the group is a new one\n"
-        "tubemq-spark: moved group my_group in 1 partitions\ntubemq-spark: No space left on device",
+        "tubemq-spark: created group my_group in 1 partitions\ntubemq-spark: No space left on device",
     ),
     "full standard error": ("consume nothing 2> /dev/full", None, ""),
     "no UTF-8": (

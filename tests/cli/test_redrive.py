@@ -16,6 +16,7 @@ from tests.cli.terminal import Output, Terminal
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.spark_jvm import quick_start
+from tests.waiting import wait_until
 from tubemq_spark.cli.reading import GroupMember
 from tubemq_spark.cli.redrive import check_unchanged
 from tubemq_spark.client.settings import ClientSettings
@@ -63,7 +64,7 @@ def asked_topics(named: Cluster, topics: tuple[str, str], terminal: Terminal, gr
     """`topics`, while `redrive` asks in the terminal whether to write the letters and to move the group."""
     dead, target = topics
     variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
-    terminal.begin("redrive", dead, "--group", group, "--only-topic", target, variables=variables)
+    terminal.begin("redrive", dead, "--group", group, "--create", "--only-topic", target, variables=variables)
     terminal.wait_for(lambda text: "Write 2 rows?" in text)
     return topics
 
@@ -94,12 +95,16 @@ def test_nobody_else_moves_the_group_meanwhile(
     named: Cluster, asked_topics: tuple[str, str], run: Run, terminal: Terminal, group: str
 ) -> None:
     dead, target = asked_topics
-    refused = run("offsets", "reset", group, dead, "--to", "latest", "--yes")
+    refused = run("offsets", "reset", "--create", group, dead, "--to", "latest", "--yes")
     assert (refused.returncode, f"group {group} is in use" in refused.stderr) == (1, True), refused
     terminal.type("y\n")
     done = terminal.finish()
     assert (done.status, len(run("consume", target).json)) == (0, 2), done.text
-    assert run("offsets", "reset", group, dead, "--to", "latest", "--yes").stdout == f"group {group} is there already\n"
+    wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
+    assert (
+        run("offsets", "reset", "--create", group, dead, "--to", "latest", "--yes").stdout
+        == f"group {group} is there already\n"
+    )
 
 
 def test_a_group_that_somebody_moved_while_its_claims_were_lost_stays_there(tubemq: EmbeddedTubeMQ) -> None:
@@ -136,10 +141,24 @@ def test_a_group_beyond_the_end_skips_no_letters(tubemq: EmbeddedTubeMQ, run: Ru
     tubemq.create_topic("dead", partitions=1)
     for number in range(2):
         tubemq.send("dead", b"%d" % number)
-    done = run("redrive", "dead", "--group", "fix", *begin, "--to", "t", "--yes", "--master", tubemq.master)
+    done = run("redrive", "dead", "--group", "fix", "--create", *begin, "--to", "t", "--yes", "--master", tubemq.master)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done
     assert says in done.stderr
     assert tubemq.group_offset("fix", "dead", 1, 0) == 140
+
+
+def test_a_mistyped_group_writes_nothing_and_is_not_created(
+    own_tubemq: EmbeddedTubeMQ, run: Run, terminal: Terminal
+) -> None:
+    """A new group would begin at the earliest letter, and write again what is written already."""
+    own_tubemq.move_group("retries", "t", 1, 0, 0)
+    done = run("redrive", "t", "--group", "retrys", "--to", "u", "--yes")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "no broker knows group retrys; did you mean retries? For a new group give --create" in done.stderr
+    variables = {**variables_of(own_tubemq), "SPARK_SUBMIT_OPTS": quick_start()}
+    shown = terminal.run("redrive", "t", "--group", "retrys", "--dry-run", variables=variables)
+    assert (shown.status, "no broker knows group retrys, so it would begin" in shown.text) == (0, True), shown.text
+    assert own_tubemq.group_offset("retrys", "t", 1, 0) is None
 
 
 @pytest.mark.thorough
@@ -164,6 +183,7 @@ def test_a_topic_that_is_enlarged_meanwhile(
     terminal.type("y\n")
     done = terminal.finish()
     assert (done.status, len(run("consume", target).json)) == (0, 2), done.text
+    wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
 
 
 @pytest.mark.thorough
@@ -182,7 +202,8 @@ def test_a_topic_that_is_created_anew_meanwhile_keeps_its_letters(
     assert done.status == 1
     assert f"other letters than a moment ago are in 1:{dead}:0" in done.text
     assert run("consume", target).json == []
-    kept = run("offsets", "reset", group, dead, "--to", "earliest", "--yes")
+    wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
+    kept = run("offsets", "reset", "--create", group, dead, "--to", "earliest", "--yes")
     assert kept.stdout == f"group {group} is there already\n"
 
 
@@ -201,15 +222,15 @@ def test_dead_letters_are_written_once_to_their_topics(
 
     # Neither condition may let the group skip the letters that it leaves out.
     for condition in (["--only-topic", target], ["--to", target, "--where", "value <> encode('ccc', 'utf-8')"]):
-        refused = redrive(dead, "--group", group, *condition, "--yes")
+        refused = redrive(dead, "--group", group, "--create", *condition, "--yes")
         assert refused.status == 1
         assert "1 dead letters would be left out" in refused.text
-    late = redrive(dead, "--group", group, "--from", "28", "--to", target, "--yes")
+    late = redrive(dead, "--group", group, "--create", "--from", "28", "--to", target, "--yes")
     assert late.status == 1
     assert f"--from lies behind the position of group {group} in 1:{dead}:0" in late.text
     assert run("consume", target).json == []
 
-    asked = redrive(dead, "--group", group, "--only-topic", target, "--only-topic", other, typed="y\n")
+    asked = redrive(dead, "--group", group, "--create", "--only-topic", target, "--only-topic", other, typed="y\n")
     assert asked.status == 0, asked.text
     assert "Write 3 rows? [y/N]" in asked.text
     for topic, count in ((target, "2"), (other, "1")):
@@ -220,7 +241,8 @@ def test_dead_letters_are_written_once_to_their_topics(
         ("bb", "click", "north"),
     ]
     # The group stands at the end, so there is nothing left for the next call.
-    again = run("offsets", "reset", group, dead, "--to", "latest", "--yes")
+    wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
+    again = run("offsets", "reset", "--create", group, dead, "--to", "latest", "--yes")
     assert again.stdout == f"group {group} is there already\n"
 
 
@@ -243,6 +265,6 @@ def test_a_random_condition_is_evaluated_once(
     for number in range(98):
         body, attributes = dead_letter(b"%d" % number, target)
         messages.send(named, [(place, body)], attributes=attributes)
-    tried = redrive(dead, "--group", group, "--to", target, "--where", "rand() < 0.5", "--yes")
+    tried = redrive(dead, "--group", group, "--create", "--to", target, "--where", "rand() < 0.5", "--yes")
     shown = sum(int(count) for count in re.findall(rf"^{target} +(\d+) ", tried.text, re.MULTILINE))
     assert f"{100 - shown} dead letters would be left out" in tried.text

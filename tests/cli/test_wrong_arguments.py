@@ -43,7 +43,7 @@ WRONG: dict[tuple[str, ...], list[tuple[list[str], str]]] = {
         (["-", "/no/such/file"], "/no/such/file"),
         (["/tmp"], "/tmp"),
     ],
-    ("offsets", "set", GROUP, TOPIC): [
+    ("offsets", "set", "--create", GROUP, TOPIC): [
         ([], "give TOPIC and BROKER:PARTITION=PLACE, or --checkpoint FOLDER"),
         (["1:0=0", "--checkpoint", "/nowhere"], "give TOPIC and BROKER:PARTITION=PLACE, or --checkpoint FOLDER"),
         (["1:0"], "is not BROKER:PARTITION=PLACE"),

@@ -12,6 +12,7 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.lag import missing, states_by_group, total_lag
+from tubemq_spark.cli.new_group import propose
 from tubemq_spark.cli.output import note, print_result, print_rows
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, Topic, connected
 from tubemq_spark.cli.topics import existing
@@ -81,4 +82,5 @@ def block_group(connection: Connection, topic: Topic, group: Group) -> None:
 
 def _change(admin: AdminApi, topic: str, group: str, method: str) -> None:
     existing(admin, topic)
+    propose(admin, group)
     check_rows(admin.change(method, topicName=topic, groupName=group), f"changing what group {group} may read")

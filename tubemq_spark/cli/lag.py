@@ -23,10 +23,12 @@ from rich.text import Text
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
+from tubemq_spark.cli.near_names import did_you_mean, near
 from tubemq_spark.cli.output import console, is_wide_terminal, note, print_json, print_line, print_table, table
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, joined, rows_of
+from tubemq_spark.client.consumer.working_group import own_groups
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import NO_POSITION
@@ -66,22 +68,30 @@ class GroupState:
 
 
 def states_by_group(
-    admin: AdminApi, brokers: Brokers, group: str | None = None, topic: str | None = None
+    admin: AdminApi,
+    brokers: Brokers,
+    group: str | None = None,
+    topic: str | None = None,
+    *,
+    problems: list[str] | None = None,
 ) -> dict[str, list[GroupState]]:
     """Return the states of all groups, or of one, in each partition of the topics that they have read, or of one topic.
-    `brokers` is the answer of `AdminApi.brokers`.
+    `brokers` is the answer of `AdminApi.brokers`. Why brokers may know more groups is added to `problems`.
 
     Raises as `AdminApi`, and `ConfigError` for an unknown topic.
     """
+    problems = [] if problems is None else problems
     found: defaultdict[str, dict[Partition, GroupState]] = defaultdict(dict)
     which = {} if group is None else {"groupName": group}
     for broker_id, status in sorted(brokers.items()):
         if _is_down(status):
+            problems.append(f"broker {broker_id} is down")
             continue
         claims = rows_of(admin.ask_broker(status, "admin_query_broker_all_consumer_info", **which))
         try:
             positions = rows_of(admin.ask_broker(status, "admin_query_offset", **which))
-        except AdminError:  # release 1.2 fails for some groups; the claims show something at least
+        except AdminError as error:  # release 1.2 fails for some groups; the claims show something at least
+            problems.append(str(error))
             positions = []
         with checked_rows():
             for row in claims:
@@ -100,6 +110,12 @@ def states_by_group(
     if topic is not None and not known:
         existing(admin, topic)
     return known
+
+
+def near_groups(admin: AdminApi, brokers: Brokers, group: str) -> list[str]:
+    """Return the users' groups that `group` may stand for. Raises as `AdminApi`."""
+    known = states_by_group(admin, brokers)
+    return near(group, known.keys() - own_groups(known).keys() - {group})
 
 
 def missing(brokers: Brokers) -> str:
@@ -216,9 +232,10 @@ def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupSta
         states = states_by_group(admin, brokers, group, topic).get(group)
         if states is None:
             what = "" if topic is None else f" in topic {topic}"
+            proposal = did_you_mean(near_groups(admin, brokers, group))
             raise AdminError(
-                f"no broker has a position of group {group}{what}. Check the name; a new group appears after some "
-                "seconds, and an unused one is dropped after weeks"
+                f"no broker has a position of group {group}{what}{proposal or '. Check the name.'} A new group appears "
+                "after some seconds, and an unused one is dropped after weeks"
             )
     except (AdminError, TransportError) as error:
         raise type(error)(f"{error}. {warning}" if warning else str(error)) from None

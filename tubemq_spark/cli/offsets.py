@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -18,12 +18,11 @@ import typer
 from tubemq_spark.cli.checkpoint import committed_positions
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
-from tubemq_spark.cli.lag import states_by_group
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place, place_of
+from tubemq_spark.cli.new_group import Create, is_new
 from tubemq_spark.cli.output import confirm, note, print_line, print_plan, print_result
 from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, check_topic, connected
 from tubemq_spark.cli.reading import GroupMember
-from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -34,7 +33,6 @@ app = typer.Typer(
 )
 
 _BEYOND = "give an earlier place, or latest"
-_LOOK = 2.0  # seconds to look for the group, which only a note needs
 
 Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
 
@@ -68,6 +66,7 @@ def set_offsets(
     ] = None,
     wait: Wait = 0.0,
     time_zone: TimeZone = "UTC",
+    create: Create = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -100,7 +99,7 @@ def set_offsets(
 
     topics = sorted({one.topic for one in places})
     member = GroupMember(connection.settings, group, *topics, claim_timeout=wait, zone=parse_zone(time_zone))
-    _move(connection, member, find, yes, as_json)
+    _move(connection, member, find, create, yes, as_json)
 
 
 @app.command("reset")
@@ -112,6 +111,7 @@ def reset_offsets(
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Where to: {EXPECTED}.", show_default=False)],
     wait: Wait = 0.0,
     time_zone: TimeZone = "UTC",
+    create: Create = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -122,7 +122,8 @@ def reset_offsets(
     """
     place = parse_place(to, "--to")
     member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
-    _move(connection, member, lambda one: _targets(one, dict.fromkeys(one.partitions, place), _BEYOND), yes, as_json)
+    places = partial(_targets, beyond=_BEYOND)
+    _move(connection, member, lambda one: places(one, dict.fromkeys(one.partitions, place)), create, yes, as_json)
 
 
 def _targets(member: GroupMember, places: Mapping[Partition, Place], beyond: str) -> dict[Partition, int]:
@@ -150,21 +151,20 @@ def _move(
     connection: Connection,
     member: GroupMember,
     find: Callable[[GroupMember], Mapping[Partition, int]],
+    create: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Move the group to the positions that `find` returns while the member holds the partitions."""
     group = member.session.group
-    is_unknown = _is_unknown(connection, group)  # before this member makes it known
+    is_created = is_new(connection, group, create=create, yes=yes, err=as_json)  # asked before this member creates it
     with held(member):
         before = {one: at.group for one, at in member.positions.items()}
-        targets = {one: new for one, new in sorted(find(member).items()) if new != before[one]}
+        targets = {one: new for one, new in sorted(find(member).items()) if is_created or new != before[one]}
         entries = {one: (new - before[one]) // UNIT for one, new in targets.items()}
         if targets and not as_json:
             rows = [(str(one), before[one], new, f"{entries[one]:+d}") for one, new in targets.items()]
             print_plan(("partition", "old", "new", "entries"), rows)
-        if is_unknown:
-            note(f"no broker shows a position of group {group}. Check the name, unless the group is a new one")
         if targets and not yes:
             first_ids = member.first_ids((one, at) for one, new in targets.items() for at in (before[one], new - UNIT))
             confirm(f"Move group {group}?", err=as_json)
@@ -176,7 +176,7 @@ def _move(
         move(member, targets)
         if targets:  # said before the partitions are released, which may take long
             print_result(
-                f"moved group {group} in {len(targets)} partitions",
+                f"{'created' if is_created else 'moved'} group {group} in {len(targets)} partitions",
                 *({**place_of(p), "old": before[p], "new": new, "entries": entries[p]} for p, new in targets.items()),
                 as_json=as_json,
             )
@@ -194,15 +194,6 @@ def move(member: GroupMember, targets: Mapping[Partition, int]) -> None:
         where = ", ".join(moved) or "no partition"
         note(f"group {member.session.group} was moved in {where}; maybe also where a broker did not answer")
         raise
-
-
-def _is_unknown(connection: Connection, group: str) -> bool:
-    """Return True if no broker shows a position of the group; False also without answers of all HTTP APIs in time."""
-    try:
-        admin = replace(connection.admin, deadline=Deadline(_LOOK))
-        return group not in states_by_group(admin, admin.brokers(), group)
-    except TubeMQError:
-        return False
 
 
 class GroupBusyError(TubeMQError):

@@ -69,10 +69,10 @@ def json_text(value: object) -> str:
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
-def confirm(question: str, *, err: bool = False) -> None:
-    """Ask a person, and end the command unless the answer is yes."""
+def confirm(question: str, *, err: bool = False, flag: str = "--yes") -> None:
+    """Ask a person, and end the command unless the answer is yes. The `flag` answers, too."""
     if sys.stdin is None:
-        raise ConfigError("the standard input is closed, so nobody can answer. Use --yes")
+        raise ConfigError(f"the standard input is closed, so nobody can answer. Use {flag}")
     with _read_by_somebody(), redirect_stdout(sys.stderr if err else sys.stdout):  # `err` prints a blank to the latter
         typer.confirm(escaped(question), abort=True, err=err)
 

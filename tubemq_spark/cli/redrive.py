@@ -14,6 +14,7 @@ import typer
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.local_checks import require_spark
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, Place, parse_place
+from tubemq_spark.cli.new_group import Create, is_new
 from tubemq_spark.cli.offsets import held, move
 from tubemq_spark.cli.output import confirm, note, print_json, print_plan, print_result
 from tubemq_spark.cli.parameters import Json, Topic, Yes, check_group, check_topic, check_topics, connected
@@ -26,7 +27,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import values_to_json
 
 
-@connected()
+@connected(admin=True)
 def redrive(
     connection: Connection,
     topic: Topic,
@@ -64,6 +65,7 @@ def redrive(
         str, typer.Option("--message-format", help="Format of the sink that wrote them: raw or inlongmsg.")
     ] = "raw",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and end.")] = False,
+    create: Create = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -90,6 +92,9 @@ def redrive(
     if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
         raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
+    if group is not None and is_new(connection, group, create=create or dry_run, yes=yes) and dry_run:
+        note(f"no broker knows group {group}, so it would begin at the earliest letter")
+        group = None  # looking creates no group
     from tubemq_spark.cli.stream import local_session, spark_errors
     from tubemq_spark.sink.dead_letter import ADVICE
     from tubemq_spark.sink.restore import restore

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.near_names import did_you_mean, near
 from tubemq_spark.cli.output import confirm, note, print_result, print_rows, progress
 from tubemq_spark.cli.parameters import Json, Yes, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
@@ -96,7 +97,8 @@ def existing(admin: AdminApi, name: str) -> list[dict[str, Any]]:
     """Return where the topic is; raise `ConfigError` if it does not exist."""
     found = deployments(admin, name)
     if not found:
-        raise ConfigError(f"there is no topic {name}; `tubemq-spark topics list` shows all")
+        proposal = did_you_mean(near(name, {one["topic"] for one in deployments(admin)}))
+        raise ConfigError(f"there is no topic {name}{proposal or '.'} `tubemq-spark topics list` shows all")
     return found
 
 
