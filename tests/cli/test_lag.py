@@ -135,7 +135,7 @@ def test_a_narrow_terminal_hides_no_cell() -> None:
         assert "1:my_topic:0 0 28 +1" in shown(
             "offsets", "reset", "--create", "my_group", "my_topic", "--to", "-0", typed="y\n"
         )
-        assert "1:my_topic:0 28 28 0 -" in shown("lag", "my_group")
+        assert "1:my_topic:0 28 28 0 * -" in shown("lag", "my_group")
         assert "my_group my_topic 0 0" in shown("groups", "list")
         assert "my_topic 1 2 yes" in shown("topics", "list")
         assert "1 2 yes yes" in shown("topics", "describe", "my_topic")
@@ -143,6 +143,37 @@ def test_a_narrow_terminal_hides_no_cell() -> None:
         narrow.begin("lag", "my_group", "--watch", variables=variables)
         narrow.wait_for(lambda text: "group my_group: lag 0" in text)
         assert narrow.interrupt().status == 0
+
+
+def test_partitions_that_share_a_store_are_marked(run: Run, terminal: Terminal) -> None:
+    with EmbeddedTubeMQ({"alone": 1}, 2) as tubemq:
+        tubemq.create_topic("t", 2, 2, brokers=[1])
+        for number in (0, 1, 1, 10_000):
+            tubemq.send("t", b"a", f"1:{number}")
+        places = [("t", 1, 0), ("t", 1, 1), ("t", 1, 10_000), ("t", 1, 10_001), ("alone", 1, 0), ("alone", 2, 0)]
+        for topic, broker, partition in places:
+            tubemq.move_group("my_group", topic, broker, partition, 0)
+        address = ("--master", tubemq.master, "--admin", tubemq.web_master)
+        marked = run("lag", "my_group", *address).stdout.splitlines()
+        assert marked[0].split() == ["partition", "position", "end", "lag", "client"]
+        assert [line.split() for line in marked[1:7]] == [
+            ["1:alone:0", "0", "0", "0", "-"],
+            ["1:t:0", "0", "84", "3", "*1", "-"],
+            ["1:t:1", "0", "84", "3", "*1", "-"],
+            ["1:t:10000", "0", "28", "1", "*2", "-"],
+            ["1:t:10001", "0", "28", "1", "*2", "-"],
+            ["2:alone:0", "0", "0", "0", "-"],
+        ]
+        footnote = "* Partitions with the same mark share a store."
+        assert marked[7] == "total lag 4"
+        assert marked[8].startswith(footnote)
+        stores = [one["store_id"] for one in run("lag", "my_group", "--topic", "t", "--json", *address).json]
+        assert stores == [0, 0, 1, 1]
+        terminal.begin("lag", "my_group", "--watch", *address)
+        terminal.wait_for(lambda text: "*2" in text and footnote in text)
+        assert terminal.interrupt().status == 0
+        tubemq.move_group("single", "alone", 1, 0, 0)
+        assert "*" not in run("lag", "single", *address).stdout
 
 
 def test_entries_of_a_shared_store_count_once() -> None:

@@ -8,7 +8,7 @@ after some seconds. `admin_query_broker_all_consumer_info` lists the clients tha
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -36,8 +36,10 @@ from tubemq_spark.protocol.metadata import Partition
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
-_COLUMNS = ("partition", "position", "end", "lag", "client")
-
+_FOOTNOTE = (
+    "* Partitions with the same mark share a store. The lag of each counts all entries of the store; the total counts "
+    "them once."
+)
 
 Brokers = Mapping[int, Answer]
 """The run status of all brokers, by id."""
@@ -64,7 +66,7 @@ class GroupState:
 
     def as_json(self) -> dict[str, object]:
         values = {"position": self.position, "end": self.end, "lag": self.lag, "holder": self.holder}
-        return {**place_of(self.partition), **values}
+        return {**place_of(self.partition), "store_id": self.partition.store_id, **values}
 
 
 def states_by_group(
@@ -176,7 +178,7 @@ def lag(
     """Show how far a group is behind in each partition, and which client reads there. Nothing moves.
 
     The lag counts index entries. Partitions of one store share its entries, so it is the most messages that are left.
-    Uses the HTTP APIs of master and brokers.
+    Such partitions have the same mark, and the total counts their store once. Uses the HTTP APIs of master and brokers.
     """
     if not watch:
         states, warning = _look(connection.admin, group, topic)
@@ -185,8 +187,11 @@ def lag(
         if as_json:
             print_json(*(state.as_json() for state in states))
         else:
-            print_table(_COLUMNS, _rows(states))
+            columns, rows, footnote = _shown(states)
+            print_table(columns, rows)
             print_line(f"total {_lag_text(states)}")
+            if footnote:
+                print_line(footnote)
         return
     with suppress(KeyboardInterrupt):
         _watch(connection, group, topic, interval, as_json)
@@ -205,8 +210,10 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
             told = warning
             if live is not None:
                 title = Text.assemble(f"group {group}: {_lag_text(states)}  ", (sparkline(history), "cyan"))
-                below = [Text(warning, "yellow")] if warning else []
-                live.update(Stack(title, table(_COLUMNS, _rows(states)), *below), refresh=True)
+                columns, rows, footnote = _shown(states)
+                below = [Text(footnote, "dim")] if footnote else []
+                below += [Text(warning, "yellow")] if warning else []
+                live.update(Stack(title, table(columns, rows), *below), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})
@@ -242,8 +249,16 @@ def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupSta
     return states, "; ".join(filter(None, (warning, _beyond_the_end(states))))
 
 
-def _rows(states: Sequence[GroupState]) -> list[tuple[object, ...]]:
-    return [(str(one.partition), one.position, one.end, one.lag, one.holder) for one in states]
+def _shown(states: Sequence[GroupState]) -> tuple[Sequence[str], list[tuple[object, ...]], str]:
+    """Return columns, rows and a footnote, which is empty if no partitions share a store."""
+    counts = Counter(one.partition.store for one in states)
+    shared = [store for store, count in counts.items() if count > 1]
+    marks = {store: f"*{number}" if len(shared) > 1 else "*" for number, store in enumerate(shared, 1)}
+    columns, rows = ["partition", "position", "end", "lag"], []
+    for one in states:
+        mark = (marks.get(one.partition.store, ""),) if shared else ()
+        rows.append((str(one.partition), one.position, one.end, one.lag, *mark, one.holder))
+    return [*columns, *([""] if shared else []), "client"], rows, _FOOTNOTE if shared else ""
 
 
 def sparkline(values: Sequence[int]) -> str:
