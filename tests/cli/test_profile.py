@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from tests.certificates import Authority, Certificate
 from tests.cli.conftest import Run
 from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.main import main
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Address
@@ -88,6 +92,88 @@ def test_the_environment_names_a_profile(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TUBEMQ_CONFIG", "/nowhere/absent.toml")
     done = run("consume", "demo")
     assert (done.returncode, "/nowhere/absent.toml cannot be read" in done.stderr) == (2, True)
+
+
+class Reader:
+    """Runs `consume` with a default profile of this process's user."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str], tubemq: EmbeddedTubeMQ) -> None:
+        self._capfd, self._tubemq = capfd, tubemq
+
+    def __call__(self, *more: str) -> tuple[int, str]:
+        status = main(["consume", "demo", "--master", self._tubemq.master, *more])
+        return status, self._capfd.readouterr().err
+
+
+@pytest.fixture
+def reader(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, restored_signals: None
+) -> Iterator[Reader]:
+    for name in ("HOME", "XDG_CONFIG_HOME", "TUBEMQ_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    with EmbeddedTubeMQ({"demo": 1}) as tubemq:
+        tubemq.send("demo", b"a")
+        yield Reader(capfd, tubemq)
+
+
+def test_a_user_without_a_home_folder_has_no_profile(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user id that no passwd entry has, in a container."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert reader() == (0, "")
+    told = (
+        "tubemq-spark: no profile is read, because HOME is not set, and the system knows no home folder of this user\n"
+    )
+    assert reader("-v") == (0, told)
+    assert main(["topics", "list"]) == 2
+    with pytest.raises(ConfigError, match=r"no master is named.*; no profile is read, because HOME is not set"):
+        use(Connection())
+    assert main(["demo"]) == 1  # Spark cannot start
+    assert main(["--install-completion", "bash"]) == 1
+
+
+def test_a_default_profile_that_cannot_be_read_is_left_out(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in the home folder of another user."""
+    home = tmp_path / "home"
+    profile = home / ".config" / "tubemq-spark" / "config.toml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text('nonsense = "x"\n')
+    monkeypatch.setenv("HOME", str(home))
+    assert "option 'tubemq.nonsense' is unknown" in reader()[1]
+    with unreadable(home):
+        assert reader() == (0, "")
+        left_out = f"the profile {profile} is left out, because it cannot be read: Permission denied\n"
+        assert reader("-v") == (0, f"tubemq-spark: {left_out}")
+        named = reader("--config", str(profile))
+        assert named == (2, f"tubemq-spark: the profile {profile} cannot be read: Permission denied. Check --config\n")
+        monkeypatch.setenv("TUBEMQ_CONFIG", str(profile))
+        assert reader() == named
+    monkeypatch.delenv("TUBEMQ_CONFIG")
+    profile.write_text('user = "alice"\npassword = "secret"\n')
+    profile.chmod(0o600)
+    assert reader("--verbose") == (0, f"tubemq-spark: the profile is {profile}\n")
+    profile.unlink()
+    assert reader("--verbose") == (0, f"tubemq-spark: there is no profile {profile}\n")
+
+
+@contextmanager
+def unreadable(folder: Path) -> Iterator[None]:
+    """Run the `with` block as a user who may not look into `folder`: the superuser may look everywhere."""
+    folder.chmod(0)
+    is_superuser = os.geteuid() == 0
+    if is_superuser:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        if is_superuser:
+            os.seteuid(0)
+        folder.chmod(0o700)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,12 @@ class Connection:
         admin: str | None = None,
         token: str | None = None,
         token_file: Path | None = None,
+        verbose: bool | None = None,
     ) -> None:
-        profile, self._profile_admin = _load_profile(config)
+        config, self._left_out = (config, "") if config is not None else _default_profile()
+        if verbose:
+            note(self._left_out or f"the profile is {config}")
+        profile, self._profile_admin = ({}, {}) if config is None else _load_profile(config)
         assigned = _assigned(assignments or ())
         for name in assigned.keys() & _SECRETS:
             short = name.removeprefix("tubemq.")
@@ -82,6 +86,7 @@ class Connection:
         if MASTER.name not in self.options:
             raise ConfigError(
                 "no master is named. Use --master HOST:PORT, the variable TUBEMQ_MASTER or the profile's master"
+                + (f"; {self._left_out}" if self._left_out else "")
             )
         check_names(self.options, CLIENT_OPTIONS)
         return ClientSettings.from_options(self.options)
@@ -111,15 +116,31 @@ class Connection:
         return token
 
 
-def _load_profile(path: Path | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options and the table `[admin]` of the profile at `path`, or at the default path if a file is there.
+def _default_profile() -> tuple[Path | None, str]:
+    """Return the default path of the profile, or None and why there is none that can be read.
 
-    Raise `ConfigError` if a file that was named does not exist, is not TOML, or has unknown keys.
+    Nobody has asked for this file. So a user without a home folder, as in containers, or with that of another user
+    goes on without it.
     """
-    if path is None:
-        path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "tubemq-spark", "config.toml")
-        if not path.exists():
-            return {}, {}
+    try:
+        folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        path = folder / "tubemq-spark" / "config.toml"
+    except RuntimeError:
+        return None, "no profile is read, because HOME is not set, and the system knows no home folder of this user"
+    try:
+        path.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+        return None, f"there is no profile {path}"
+    except OSError as error:
+        return None, f"the profile {path} is left out, because it cannot be read: {error.strerror}"
+    return path, ""
+
+
+def _load_profile(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options and the table `[admin]` of the profile at `path`.
+
+    Raise `ConfigError` if the file cannot be read, is not TOML, or has unknown keys.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MAX_PROFILE + 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import pwd
 import re
 import shutil
 import subprocess
@@ -35,6 +36,13 @@ def require_spark() -> None:
     """Raise `MissingError` without pyspark, or without a Java that it supports."""
     if find_spec("pyspark") is None:
         raise MissingError(f"pyspark is not installed. Run: {INSTALL_SPARK}")
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:  # as for an arbitrary user id of a container
+        raise MissingError(
+            f"Spark does not start for user id {os.geteuid()}, which no entry of /etc/passwd has. Add one: "
+            f"echo 'spark:x:{os.geteuid()}:0::/tmp:/bin/false' >> /etc/passwd"
+        ) from None
     java = _java()
     if java.state == FAILED:
         raise MissingError(f"Spark does not start with {java.subject}: {java.detail}; {java.remedy}")

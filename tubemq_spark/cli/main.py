@@ -103,6 +103,8 @@ def _outcome(error: BaseException) -> tuple[int, str]:
         return 0, ""
     if isinstance(error, OSError):
         return 1, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of typer, for --install-completion
+        return 1, "HOME is not set, and the system knows no home folder of this user"
     place = traceback.extract_tb(error.__traceback__)[-1]
     return 1, f"internal error, please report it: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 

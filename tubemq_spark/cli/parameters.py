@@ -70,7 +70,7 @@ _CONNECTION = {
         typer.Option(
             "--config", "-c", envvar="TUBEMQ_CONFIG", rich_help_panel=_PANEL, show_default=False,
             help="The profile: a TOML file with master, credentials and TLS. Default: tubemq-spark/config.toml in the "
-            "folder ~/.config, if it exists.",
+            "folder ~/.config, if it can be read.",
         ),
     ],
     "assignments": Annotated[
@@ -81,7 +81,15 @@ _CONNECTION = {
             "May be repeated. All users of this machine can read a -X password=… in the list of processes.",
         ),
     ],
+    "verbose": Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", rich_help_panel=_PANEL, show_default=False,
+            help="Say which profile is read, or why none is.",
+        ),
+    ],
 }  # fmt: skip
+_DEFAULTS = {"verbose": False}
 _ADMIN = {
     "admin": Annotated[
         str | None,
@@ -122,7 +130,7 @@ def connected(*, admin: bool = False, token: bool = False) -> Callable[[Callable
         # Not `get_type_hints`: before Python 3.11 it hides the annotation of a parameter whose default is None.
         parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         parameters += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=annotation)
             for name, annotation in extra.items()
         ]
 
