@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -50,6 +51,11 @@ def test_a_terminal_shows_rows_batches_and_status_within_its_width(width: int) -
     assert "5 rows sent" in text
     assert "the end" in text
     assert max(len(line) for line in text.splitlines() if "│" in line) == width
+    assert "…" not in text  # no cell is cut
+    if width == 80:
+        assert re.search(r"partition +offset +msg_type +value", text)
+        assert re.search(r'│ 1:\d +\d+ +temperature +{"sensor": \d+, "celsius": 71.5} +│', text)
+        assert "rows, without msg_time, attributes: the terminal is too narrow" in text
     if width >= 80:
         assert "micro-batches" in text
         assert "█" in text

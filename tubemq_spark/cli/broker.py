@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from tubemq_spark.cli.local_checks import INSTALL_SPARK
-from tubemq_spark.cli.output import console, is_wide_terminal, print_json, table
+from tubemq_spark.cli.output import console, is_wide_terminal, print_json
+from tubemq_spark.cli.tables import Rows, fitted, whole
 from tubemq_spark.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
@@ -131,6 +133,10 @@ def _show_activity(tubemq: EmbeddedTubeMQ, stopped: SimpleQueue[None], out: Cons
 
     def rates(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
         return [(name, count, round((count - old.get(name, 0)) / _PERIOD)) for name, count in new.items()]
+
+    def table(columns: tuple[str, ...], rows: Rows) -> Table:
+        made = fitted(columns, rows, out.width, columns[:0:-1])
+        return whole(columns, rows) if made is None else made.table
 
     before = tubemq.activity()
     with Live(console=out, auto_refresh=False, transient=True) as live:

@@ -25,7 +25,8 @@ from rich.text import Text
 
 from tubemq_spark.cli.broker import in_new_terminal, pyspark_code
 from tubemq_spark.cli.local_checks import require_spark
-from tubemq_spark.cli.output import console, table
+from tubemq_spark.cli.output import console
+from tubemq_spark.cli.tables import Rows, fitted
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 from tubemq_spark.protocol.message import format_msg_time
@@ -61,6 +62,9 @@ _PLAIN = "  {:<9}  {:>6}  {:<11}  {:<16}  {:<12}  {}"
 _PLAIN_ROWS = 3  # printed of each batch, usually one of each partition
 _LIVE_ROWS, _LIVE_BATCHES = 10, 6
 _BAR = 24  # characters
+_SPARE_OF_ROWS = ("msg_time", "attributes", "msg_type", "value", "offset")
+_SPARE_OF_BATCHES = ("", "rows/s", "seconds", "lag", "rows")
+_FRAME = 4  # characters around the content of a panel
 
 
 class DemoError(TubeMQError):
@@ -222,6 +226,8 @@ class Display:
         self._rows: deque[Sequence[str]] = deque(maxlen=_LIVE_ROWS)
         self._batches: deque[Batch] = deque(maxlen=_LIVE_BATCHES)
         self._is_terminal = console.is_terminal
+        self._console = console
+        self._left_out: set[str] = set()  # a column that is left out once does not come back with shorter cells
         live = Live(console=console, get_renderable=self._view)
         self.live: AbstractContextManager[object] = live if console.is_terminal else nullcontext()
 
@@ -244,13 +250,24 @@ class Display:
         for number, rows, lag, seconds in newest:
             rate = round(len(rows) / (seconds or 1))
             batches.append((number, len(rows), f"{seconds:.2f}", rate, lag, "█" * round(_BAR * lag / most)))
-        of_rows = table(list(_COLUMNS), list(self._rows), wraps=False)
-        of_batches = table(("batch", "rows", "seconds", "rows/s", "lag", ""), batches, wraps=False)
+        of_batches = ("batch", "rows", "seconds", "rows/s", "lag", "")
         return Group(
-            Panel(of_rows, title="rows", title_align="left"),
-            Panel(of_batches, title="micro-batches", title_align="left"),
+            self._panel("rows", list(_COLUMNS), list(self._rows), _SPARE_OF_ROWS),
+            self._panel("micro-batches", of_batches, batches, _SPARE_OF_BATCHES),
             status,
         )
+
+    def _panel(self, title: str, columns: Sequence[str], rows: Rows, spare: Sequence[str]) -> Panel:
+        places = [place for place, name in enumerate(columns) if name not in self._left_out]
+        shown, cells = [columns[place] for place in places], [[row[place] for place in places] for row in rows]
+        made = fitted(shown, cells, self._console.width - _FRAME, [name for name in spare if name in shown])
+        if made is None:
+            return Panel("", title=title, title_align="left")
+        self._left_out.update(made.left_out)
+        gone = [name for name in columns if name in self._left_out and name]
+        if gone:
+            title = f"{title}, without {', '.join(gone)}: the terminal is too narrow"
+        return Panel(made.table, title=title, title_align="left")
 
 
 def _sample(rows: Sequence[Sequence[str]], count: int) -> Sequence[Sequence[str]]:

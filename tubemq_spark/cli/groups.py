@@ -54,7 +54,7 @@ def list_groups(
         if every or group not in own
     ]
     columns = ("group", "topics", "lag", "clients", *(["connector"] if every else []))
-    print_rows(rows, {name: name for name in columns}, as_json=as_json)
+    print_rows(rows, {name: name for name in columns}, as_json=as_json, spare=("clients", "topics"))
 
 
 @app.command("allow")

@@ -24,8 +24,9 @@ from rich.text import Text
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
 from tubemq_spark.cli.near_names import did_you_mean, near
-from tubemq_spark.cli.output import console, is_wide_terminal, note, print_json, print_line, print_table, table
+from tubemq_spark.cli.output import console, is_wide_terminal, note, print_json, print_line, print_table
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
+from tubemq_spark.cli.tables import fitted, whole
 from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, AdminError, Answer, checked_rows, joined, rows_of
 from tubemq_spark.client.consumer.working_group import own_groups
@@ -36,6 +37,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
+_SPARE = ("end", "position", "client")  # the lag is their difference
 _FOOTNOTE = (
     "* Partitions with the same mark share a store. The lag of each counts all entries of the store; the total counts "
     "them once."
@@ -188,7 +190,7 @@ def lag(
             print_json(*(state.as_json() for state in states))
         else:
             columns, rows, footnote = _shown(states)
-            print_table(columns, rows)
+            print_table(columns, rows, _SPARE)
             print_line(f"total {_lag_text(states)}")
             if footnote:
                 print_line(footnote)
@@ -213,7 +215,10 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
                 columns, rows, footnote = _shown(states)
                 below = [Text(footnote, "dim")] if footnote else []
                 below += [Text(warning, "yellow")] if warning else []
-                live.update(Stack(title, table(columns, rows), *below), refresh=True)
+                made = fitted(columns, rows, live.console.width, _SPARE)
+                below += [Text(made.note, "dim")] if made is not None and made.note else []
+                shown = whole(columns, rows) if made is None else made.table
+                live.update(Stack(title, shown, *below), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]
                 print_json({"time": _now(), "group": group, "lag": history[-1], "partitions": partitions})

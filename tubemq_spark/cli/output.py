@@ -10,16 +10,15 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
+from tubemq_spark.cli.tables import Rows, fitted, whole
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import escaped
 
@@ -77,46 +76,34 @@ def confirm(question: str, *, err: bool = False, flag: str = "--yes") -> None:
         typer.confirm(escaped(question), abort=True, err=err)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wraps: bool = True) -> Table:
-    """Return a table without a frame; columns of numbers are right-aligned. Without `wraps`, long cells are cut."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for number, name in enumerate(columns):
-        cells = [row[number] for row in rows]
-        is_number = any(type(cell) is int for cell in cells) and all(
-            type(cell) is int or cell is None for cell in cells
-        )
-        made.add_column(
-            name, header_style="dim", justify="right" if is_number else "left",
-            overflow="fold" if wraps else "ellipsis", no_wrap=not wraps,
-        )  # fmt: skip
-    for row in rows:
-        made.add_row(*(Text(cell_text(cell)) for cell in row))
-    return made
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: fitted to a terminal, or whole lines elsewhere."""
+def print_table(columns: Sequence[str], rows: Rows, spare: Collection[str] = ()) -> None:
+    """Print a table: on a terminal, if it is too wide, without columns of `spare`; elsewhere whole lines."""
     out = console()
-    if is_wide_terminal(out):
-        out.print(table(columns, rows))
+    if is_wide_terminal(out) and (made := fitted(columns, rows, out.width, spare)) is not None:
+        out.print(made.table)
+        if made.note:
+            note(made.note)
         return
     out.width = _WIDE
     with out.capture() as captured:
-        out.print(table(columns, rows), end="")
+        out.print(whole(columns, rows), end="")
     print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
-def print_rows(rows: Sequence[Mapping[str, object]], columns: Mapping[str, str], *, as_json: bool) -> None:
-    """Print rows as lines of JSON, or as a table; `columns` are names of cells by the heads of the table."""
+def print_rows(
+    rows: Sequence[Mapping[str, object]], columns: Mapping[str, str], *, as_json: bool, spare: Collection[str] = ()
+) -> None:
+    """Print rows as lines of JSON, or as a table; `columns` are names of cells by the heads of the table. `spare` is as
+    for `print_table`."""
     if as_json:
         print_json(*rows)
     else:
-        print_table(list(columns), [[row[name] for name in columns.values()] for row in rows])
+        print_table(list(columns), [[row[name] for name in columns.values()] for row in rows], spare)
     if not rows:
         note("there is nothing to list")
 
 
-def print_plan(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_plan(columns: Sequence[str], rows: Rows) -> None:
     """Print what a command will change."""
     with _read_by_somebody():
         print_table(columns, rows)
@@ -129,12 +116,6 @@ def _read_by_somebody() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise TubeMQError("nothing is changed: the output, which shows the changes, has no reader") from None
-
-
-def cell_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else escaped(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def note(text: str) -> None:

@@ -216,7 +216,7 @@ def list_topics(connection: Connection, as_json: Json = False) -> None:
             }
         )
     columns = {"topic": "topic", "brokers": "brokers", "partitions": "partitions", "ready": "is_ready"}
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns, as_json=as_json, spare=("brokers",))
 
 
 @app.command("describe")
@@ -227,7 +227,8 @@ def describe_topic(connection: Connection, topic: Topic, as_json: Json = False) 
         "broker": "broker_id", "address": "address", "stores": "stores", "partitions of each": "partitions",
         "publish": "accepts_publish", "subscribe": "accepts_subscribe", "retention": "retention", "ready": "is_ready",
     }  # fmt: skip
-    print_rows(existing(connection.admin, topic), columns, as_json=as_json)
+    spare = ("subscribe", "publish", "address")
+    print_rows(existing(connection.admin, topic), columns, as_json=as_json, spare=spare)
 
 
 @app.command("create")
