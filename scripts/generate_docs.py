@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -93,6 +94,7 @@ def command_line() -> str:
     """Return the text of docs/reference/cli.md: typer's own, with pictures."""
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="tubemq-spark", title="Command line")
+    text = re.sub(r"^(\* `[A-Z][^`<]*) <.*>`", r"\1`", text, flags=re.MULTILINE)  # types of arguments, as in the help
     for name, shown in PICTURES.items():
         head = f"## `tubemq-spark {name}`\n"
         text = text.replace(head, f"{head}\n![{shown}](../images/cli-{name}.svg)\n")

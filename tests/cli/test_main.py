@@ -146,7 +146,7 @@ NINES = "9" * 5000
         ("broker --topic 9lives:1", "9lives"),
         ("broker --release 0.1", "0.1"),
         ("topics --no-such-option", "--no-such-option"),
-        ("consume", "topic"),
+        ("consume", "TOPIC"),
         ("lag my_group --interval 0", "--interval"),
         ("lag my_group --interval inf", "--interval"),
         ("demo --seconds -1", "--seconds"),
@@ -165,8 +165,8 @@ def test_wrong_usage_is_reported_with_status_2(run: Run, arguments: str, part: s
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
     done = run()
-    assert (done.returncode, done.stderr) == (2, "")
-    assert done.stdout.strip() == run("--help").stdout.strip()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip() == run("--help").stdout.strip()
 
 
 @pytest.mark.parametrize("command", ["", "consume", "topics", "topics list"])
@@ -185,6 +185,26 @@ def test_all_options_have_a_help() -> None:
             yield path
 
     assert list(walk(typer.main.get_command(app), "tubemq-spark")) == []
+
+
+def test_help_fits_a_terminal_and_shows_no_types(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def walk(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, one in getattr(command, "commands", {}).items():
+            yield from walk(one, *path, name)
+
+    for command in walk(typer.main.get_command(app)):
+        text = run(*command, "--help").stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert not re.search(r"<[a-z]", text), f"a type stands there in place of a name: {command}"
+        for paragraph in re.findall(r"\n\n((?:  [A-Z`].*\n)(?:  \S.*\n)+)(?=\n)", text):
+            whole = [line for line in paragraph.splitlines()[:-1] if len(line) < 60]
+            assert whole == [], f"it is wrapped twice: {paragraph}"
+    assert re.search(r"^ +--json +Print JSON", run("lag", "--help").stdout, re.MULTILINE)
+    assert "\nConnection:\n  -m, --master HOST:PORT  The masters" in run("lag", "--help").stdout
+    assert "  find     Print the messages that match all conditions, as JSON lines.\n" in run("--help").stdout
 
 
 def test_the_version_is_printed(run: Run) -> None:

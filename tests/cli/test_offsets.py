@@ -341,4 +341,4 @@ def test_an_interrupt_at_the_question_ends_with_status_130(
 
     monkeypatch.setattr("sys.stdin", Interrupting())
     assert main(["offsets", "reset", "--create", group, topic, "--to", "-1"]) == 130
-    assert capfd.readouterr().err.endswith("Aborted.\n")
+    assert capfd.readouterr().err.endswith("Aborted!\n")

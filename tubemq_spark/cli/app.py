@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from tubemq_spark.cli import broker, consume, demo, doctor, groups, lag, offsets, produce, redrive, topics
+from tubemq_spark.cli.commands import Commands
 
-app = typer.Typer(
+app = Commands(
     name="tubemq-spark",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -72,12 +72,14 @@ query.stop()"""
 
 def broker(
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65_535, help="Port of the master.", show_default="a free port")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65_535,
+        help="Port of the master.", show_default="a free port")
     ] = 0,
     web_port: Annotated[
         int,
         typer.Option(
-            "--web-port", min=0, max=65_535, help="Port of the master's HTTP API, for commands with --admin.",
+            "--web-port", metavar="PORT", min=0, max=65_535,
+            help="Port of the master's HTTP API, for commands with --admin.",
             show_default="a free port",
         ),
     ] = 0,
@@ -88,11 +90,12 @@ def broker(
             help="A topic, with that many partitions (3 by default) on each broker; may be repeated.",
         ),
     ] = None,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=100, help="Number of brokers.")] = 1,
+    brokers: Annotated[int, typer.Option("--brokers", metavar="NUMBER", min=1, max=100, help="Number of brokers.")] = 1,
     release: Annotated[
         str,
         typer.Option(
-            "--release", help="TubeMQ release to behave like: 2.5, as 2.1 to 2.4 do, or 1.2, which has its own framing."
+            "--release", metavar="RELEASE",
+            help="TubeMQ release to behave like: 2.5, as 2.1 to 2.4 do, or 1.2, which has its own framing."
         ),
     ] = "2.5",
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,

@@ -54,12 +54,21 @@ Types = Annotated[
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", "-n", min=1, max=10**12, help="End after so many messages.", show_default="no limit"),
+    typer.Option(
+        "--count",
+        "-n",
+        metavar="NUMBER",
+        min=1,
+        max=10**12,
+        help="End after so many messages.",
+        show_default="no limit",
+    ),
 ]
 MaxUnpacked = Annotated[
     int,
     typer.Option(
-        "--max-unpacked-bytes", min=1, help="A message that is longer after decompression is printed as corrupt, with "
+        "--max-unpacked-bytes", metavar="NUMBER", min=1,
+            help="A message that is longer after decompression is printed as corrupt, with "
         "the bytes as they were received.",
     ),
 ]  # fmt: skip
@@ -154,13 +163,13 @@ def find(
     connection: Connection,
     topic: Topic,
     message_id: Annotated[
-        list[int] | None, typer.Option("--id", help="The id (column message_id); may be repeated.")
+        list[int] | None, typer.Option("--id", metavar="ID", help="The id (column message_id); may be repeated.")
     ] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option("--attribute", "-a", metavar="KEY=VALUE", help="An attribute that it has; may be repeated."),
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="A text that the value contains.")] = None,
+    text: Annotated[str | None, typer.Option("--text", metavar="TEXT", help="A text that the value contains.")] = None,
     filters: Types = None,
     since: Annotated[str, typer.Option("--since", metavar="PLACE", help=f"Where to begin: {EXPECTED}.")] = "earliest",
     until: Annotated[str, typer.Option("--until", metavar="PLACE", help="Where to end, as --since.")] = "latest",

@@ -76,7 +76,10 @@ class DemoError(TubeMQError):
 
 def demo(
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, max=86_400, help="How long to stream after the first rows.")
+        float,
+        typer.Option(
+            "--seconds", metavar="SECONDS", min=0, max=86_400, help="How long to stream after the first rows."
+        ),
     ] = 8.0,
 ) -> None:
     """Stream rows from an embedded TubeMQ through a local Spark, show them and the lag, and exit.

@@ -31,8 +31,12 @@ class UnhealthyError(TubeMQError):
 @connected()
 def doctor(
     connection: Connection,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic to read; may be repeated.")] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="The consumer group of the query.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="A topic to read; may be repeated.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group of the query.")
+    ] = None,
     write: Annotated[str | None, typer.Option("--write", metavar="TOPIC", help="A topic to write.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Leave out the checks that passed.")] = False,
     as_json: Json = False,

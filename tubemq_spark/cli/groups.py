@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tubemq_spark.cli.commands import Commands
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.lag import missing, states_by_group, total_lag
 from tubemq_spark.cli.new_group import propose
@@ -19,9 +20,7 @@ from tubemq_spark.cli.topics import existing
 from tubemq_spark.client.admin_api import AdminApi, check_rows
 from tubemq_spark.client.consumer.working_group import own_groups
 
-app = typer.Typer(
-    no_args_is_help=True, help="List consumer groups, allow and block them. Uses the HTTP APIs of master and brokers."
-)
+app = Commands(help="List consumer groups, allow and block them. Uses the HTTP APIs of master and brokers.")
 
 
 @app.command("list")

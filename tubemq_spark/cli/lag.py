@@ -173,7 +173,8 @@ def lag(
     topic: OnlyTopic = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the lag again and again until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, max=86_400, help="Seconds between two looks at it.")
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.1, max=86_400, help="Seconds between two looks at it."),
     ] = 2.0,
     as_json: Json = False,
 ) -> None:

@@ -93,7 +93,7 @@ def _outcome(error: BaseException) -> tuple[int, str]:
             return 0, ""
         code = error.code if isinstance(error.code, int) else 0
         if code == 1 and error.__context__ and isinstance(error.__context__.__context__, KeyboardInterrupt):
-            return INTERRUPTED, ""  # at a question; typer has printed "Aborted."
+            return INTERRUPTED, ""  # at a question; typer has printed "Aborted!"
         return code, "interrupted" if code == INTERRUPTED else ""
     if isinstance(error, TubeMQError):
         return 2 if isinstance(error, ConfigError) else 1, str(error)

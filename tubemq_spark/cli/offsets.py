@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from tubemq_spark.cli.checkpoint import committed_positions
+from tubemq_spark.cli.commands import Commands
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.consume import TimeZone, parse_zone
 from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place, place_of
@@ -27,14 +28,16 @@ from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = Commands(
     help="Change the positions of a group. The command lag shows them. A Spark query continues from its checkpoint.",
 )
 
 _BEYOND = "give an earlier place, or latest"
 
-Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, help="Seconds to wait for partitions that another client holds."),
+]
 
 
 @app.command("set")
@@ -45,13 +48,16 @@ def set_offsets(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="The name of the topic.", show_default="with --checkpoint all of its source", callback=check_topic
+            metavar="TOPIC",
+            help="The name of the topic.",
+            show_default="with --checkpoint all of its source",
+            callback=check_topic,
         ),
     ] = None,
     positions: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="BROKER:PARTITION=PLACE...", help=f"A partition and where: {EXPECTED}.", show_default=False
+            metavar="BROKER:PARTITION=PLACE", help=f"A partition and where: {EXPECTED}.", show_default=False
         ),
     ] = None,
     checkpoint: Annotated[

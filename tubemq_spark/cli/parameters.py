@@ -49,12 +49,17 @@ def check_group(name: str | None) -> str | None:
         raise ConfigError(f"{name!r} is not {option_parsers.GROUP_NAME}") from None
 
 
-Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False, callback=check_topic)]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The name of the topic.", show_default=False, callback=check_topic)
+]
 OnlyTopic = Annotated[
     str | None,
-    typer.Option("--topic", help="Only this topic.", show_default="all topics", callback=check_topic),
+    typer.Option("--topic", metavar="TOPIC", help="Only this topic.", show_default="all topics", callback=check_topic),
 ]
-Group = Annotated[str, typer.Argument(help="The name of the consumer group.", show_default=False, callback=check_group)]
+Group = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="The name of the consumer group.", show_default=False, callback=check_group),
+]
 
 _CONNECTION = {
     "master": Annotated[
@@ -68,7 +73,7 @@ _CONNECTION = {
     "config": Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", envvar="TUBEMQ_CONFIG", rich_help_panel=_PANEL, show_default=False,
+            "--config", "-c", metavar="FILE", envvar="TUBEMQ_CONFIG", rich_help_panel=_PANEL, show_default=False,
             help="The profile: a TOML file with master, credentials and TLS. Default: tubemq-spark/config.toml in the "
             "folder ~/.config, if it can be read.",
         ),
@@ -103,7 +108,7 @@ _TOKEN = {
     "token": Annotated[
         str | None,
         typer.Option(
-            "--token", envvar=TOKEN_VARIABLE, rich_help_panel=_PANEL, show_default=False,
+            "--token", metavar="TOKEN", envvar=TOKEN_VARIABLE, rich_help_panel=_PANEL, show_default=False,
             help="The token of the HTTP API for changes (confModAuthToken in master.ini). All users of this machine "
             "can read it in the list of processes, so prefer the variable, --token-file or the profile. Without any, "
             "a terminal asks for it. This API is plain HTTP, also with TLS.",

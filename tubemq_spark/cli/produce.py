@@ -64,7 +64,7 @@ def produce(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files to send; - is the standard input.", show_default="-"
+            metavar="FILE", help="Files to send; - is the standard input.", show_default="-"
         ),
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Send each file as one message, not each line.")] = False,
@@ -78,12 +78,14 @@ def produce(
         ),
     ] = False,
     key: Annotated[
-        str | None, typer.Option("--key", "-k", help="The key: messages of one key go to one partition, in order.")
+        str | None, typer.Option("--key", "-k", metavar="KEY",
+        help="The key: messages of one key go to one partition, in order.")
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="The key of a line ends at this text.")
     ] = None,
-    msg_type: Annotated[str | None, typer.Option("--type", "-t", help="The type (msg_type), for filters.")] = None,
+    msg_type: Annotated[str | None, typer.Option("--type", "-t", metavar="TYPE",
+        help="The type (msg_type), for filters.")] = None,
     msg_time: Annotated[
         str | None, typer.Option("--time", metavar="TIME", help="The time (msg_time), UTC.", show_default="now")
     ] = None,

@@ -62,7 +62,8 @@ def redrive(
         bool, typer.Option("--again", help="Rows that still cannot be sent become dead letters of the topic again.")
     ] = False,
     message_format: Annotated[
-        str, typer.Option("--message-format", help="Format of the sink that wrote them: raw or inlongmsg.")
+        str, typer.Option("--message-format", metavar="FORMAT",
+        help="Format of the sink that wrote them: raw or inlongmsg.")
     ] = "raw",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and end.")] = False,
     create: Create = False,

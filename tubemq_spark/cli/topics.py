@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tubemq_spark.cli.commands import Commands
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.near_names import did_you_mean, near
 from tubemq_spark.cli.output import confirm, note, print_result, print_rows, progress
@@ -32,9 +33,7 @@ _APPLIED = ("acceptPublish", "acceptSubscribe", "numPartitions", "numTopicStores
 _MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
-app = typer.Typer(
-    no_args_is_help=True, help="List, describe, create, alter and delete topics. Uses the master's HTTP API."
-)
+app = Commands(help="List, describe, create, alter and delete topics. Uses the master's HTTP API.")
 
 
 def _check_name(name: str) -> str:
@@ -62,9 +61,12 @@ def _retention(default: str) -> Any:
     )  # fmt: skip
 
 
-Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False, callback=_check_name)]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The name of the topic.", show_default=False, callback=_check_name)
+]
 Wait = Annotated[
-    float, typer.Option("--wait", min=0, help="Seconds to wait until the brokers have applied the change.")
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, help="Seconds to wait until the brokers have applied the change."),
 ]
 
 
@@ -236,13 +238,15 @@ def describe_topic(connection: Connection, topic: Topic, as_json: Json = False) 
 def create_topic(
     connection: Connection,
     topic: Topic,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions in each store.")] = 3,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", metavar="NUMBER", min=1,
+        help="Partitions in each store.")] = 3,
     stores: Annotated[
-        int, typer.Option("--stores", min=1, help="Stores on each broker; each is a log with files of its own.")
+        int, typer.Option("--stores", metavar="NUMBER", min=1,
+        help="Stores on each broker; each is a log with files of its own.")
     ] = 1,
     broker: Annotated[
         list[int] | None,
-        typer.Option("--broker", help="The id of a broker; may be repeated.", show_default="all brokers"),
+        typer.Option("--broker", metavar="ID", help="The id of a broker; may be repeated.", show_default="all brokers"),
     ] = None,
     retention: Annotated[str | None, _retention("the brokers' setting")] = None,
     wait: Wait = 120.0,
@@ -267,10 +271,12 @@ def alter_topic(
     topic: Topic,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="Partitions in each store.", show_default="unchanged"),
+        typer.Option("--partitions", "-p", metavar="NUMBER", min=1,
+        help="Partitions in each store.", show_default="unchanged"),
     ] = None,
     stores: Annotated[
-        int | None, typer.Option("--stores", min=1, help="Stores on each broker.", show_default="unchanged")
+        int | None, typer.Option("--stores", metavar="NUMBER", min=1,
+        help="Stores on each broker.", show_default="unchanged")
     ] = None,
     retention: Annotated[str | None, _retention("unchanged")] = None,
     wait: Wait = 120.0,
