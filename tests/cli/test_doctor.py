@@ -73,7 +73,7 @@ def test_a_missing_master_is_a_line_of_the_report(run: Run, monkeypatch: pytest.
     monkeypatch.delenv("TUBEMQ_MASTER", raising=False)
     done = run("doctor")
     assert done.returncode == 1
-    assert "tubemq.master" in done.stdout
+    assert "--master is required" in done.stdout
     assert "what to do: " in done.stdout
 
 

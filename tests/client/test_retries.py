@@ -46,6 +46,16 @@ def test_an_outage_is_logged_after_5_seconds_and_then_once_a_minute(
     assert [message.split(",")[0][-5:] for message in caplog.messages[1:]] == [" 65 s", "125 s"]
 
 
+def test_the_last_attempt_is_not_logged_because_its_error_follows(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outages = OutageLog()
+    fail_for(outages, clock, 10, left=0.0)
+    assert caplog.records == []
+    fail_for(outages, clock, 1, left=0.4)
+    assert ", retrying for less than 1 s more, until " in caplog.messages[0]
+
+
 def test_the_end_of_an_outage_is_logged_if_the_outage_was(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     outages = OutageLog()
     fail_for(outages, clock, 10)

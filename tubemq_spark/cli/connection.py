@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tubemq_spark.cli.output import note
+from tubemq_spark.cli.words import of_options, of_profile
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.client.settings import (
     ADMIN_ADDRESS,
@@ -68,14 +69,20 @@ class Connection:
         if verbose:
             note(self._left_out or f"the profile is {config}")
         profile, self._profile_admin = ({}, {}) if config is None else _load_profile(config)
+        self._places = {name: f"{name.removeprefix('tubemq.')} in the profile {config}" for name in profile}
         assigned = _assigned(assignments or ())
         for name in assigned.keys() & _SECRETS:
             short = name.removeprefix("tubemq.")
             _warn_of_argument(f"-X {short}", "-X passwordFile" if name == PASSWORD.name else "a key without password")
         self.options = {RETRY_MAX_ELAPSED_MS.name: _RETRY_MS, **profile, **assigned}
-        for name, value in ((MASTER.name, master), (ADMIN_ADDRESS.name, admin)):
+        for name, value, flag, variable in (
+            (MASTER.name, master, "--master", "TUBEMQ_MASTER"),
+            (ADMIN_ADDRESS.name, admin, "--admin", "TUBEMQ_ADMIN"),
+        ):
             if value is not None:
                 self.options[name] = value
+                self._places[name] = variable if os.environ.get(variable) == value else flag
+        self._places |= {name: f"-X {name.removeprefix('tubemq.')}" for name in assigned if name in self._places}
         for name in _SECRET_FILES & self.options.keys():
             _warn_of_readers(Path(self.options[name]))
         self._token, self._token_file = token, token_file
@@ -88,8 +95,11 @@ class Connection:
                 "no master is named. Use --master HOST:PORT, the variable TUBEMQ_MASTER or the profile's master"
                 + (f"; {self._left_out}" if self._left_out else "")
             )
-        check_names(self.options, CLIENT_OPTIONS)
-        return ClientSettings.from_options(self.options)
+        try:
+            check_names(self.options, CLIENT_OPTIONS)
+            return ClientSettings.from_options(self.options)
+        except ConfigError as error:
+            raise ConfigError(of_options(str(error), self._places)) from None
 
     @cached_property
     def admin(self) -> AdminApi:
@@ -161,7 +171,7 @@ def _load_profile(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the profile {path} is not TOML: {error}") from None
     except ConfigError as error:
-        raise ConfigError(f"the profile {path}: {error}") from None
+        raise ConfigError(f"the profile {path}: {of_profile(str(error))}") from None
     if options.keys() & _SECRETS or "token" in admin:
         _warn_of_readers(path)
     return options, admin
@@ -172,7 +182,8 @@ def _options(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]
         if isinstance(value, dict):
             yield from _options(value, f"{prefix}{key}.")
         elif not isinstance(value, str | int | float):
-            raise ConfigError(f"{prefix}{key} is a {type(value).__name__}; expected a text, a number, true or false")
+            name = f"{prefix}{key}".removeprefix("tubemq.")
+            raise ConfigError(f"{name} is a {type(value).__name__}; expected a text, a number, true or false")
         else:
             yield _full_name(prefix + key), str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -16,6 +16,7 @@ from tubemq_spark.cli.local_checks import local_checks
 from tubemq_spark.cli.output import console, is_wide_terminal, print_json, print_line
 from tubemq_spark.cli.parameters import Json, connected
 from tubemq_spark.cli.reading import temporary_group
+from tubemq_spark.cli.words import of_options
 from tubemq_spark.errors import TubeMQError
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
@@ -64,9 +65,17 @@ def doctor(
         raise UnhealthyError(f"{what} what to do")
 
 
+def _in_own_words(text: str) -> str:
+    """Return `text` with the flags of this command. It leaves options that only a query has as they are."""
+    for option, flag in (("option 'subscribe'", "--topic"), ("option 'topic'", "--write")):
+        text = text.replace(option, flag)
+    return of_options(text)
+
+
 def _print(result: CheckResult, as_json: bool) -> None:
     """Print a result; a terminal wraps its long lines between words."""
     out = console()
+    result = result._replace(detail=_in_own_words(result.detail), remedy=_in_own_words(result.remedy))
     what, remedy = f"{result.subject}: {result.detail}", result.remedy and f"what to do: {result.remedy}"
     if as_json:
         print_json(result._asdict())

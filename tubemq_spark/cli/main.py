@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
+import tubemq_spark
+from tubemq_spark.cli.words import of_commands
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import MAX_SHOWN, escaped, shown
 
@@ -76,8 +79,14 @@ def _run(arguments: Sequence[str]) -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise TubeMQError(f"the package {missing[0]} is not installed. Run: {INSTALL}")
     from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
+    from tubemq_spark.cli.output import LogLines
 
-    app(list(arguments), prog_name="tubemq-spark")
+    lines, log = LogLines(), logging.getLogger(tubemq_spark.__name__)
+    log.addHandler(lines)
+    try:
+        app(list(arguments), prog_name="tubemq-spark")
+    finally:
+        log.removeHandler(lines)
 
 
 def _handle(signals: Iterable[signal.Signals], handler: Callable[..., object] | signal.Handlers) -> None:
@@ -96,7 +105,7 @@ def _outcome(error: BaseException) -> tuple[int, str]:
             return INTERRUPTED, ""  # at a question; typer has printed "Aborted!"
         return code, "interrupted" if code == INTERRUPTED else ""
     if isinstance(error, TubeMQError):
-        return 2 if isinstance(error, ConfigError) else 1, str(error)
+        return 2 if isinstance(error, ConfigError) else 1, of_commands(str(error))
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     if isinstance(error, BrokenPipeError):  # the reader of a pipe has ended, for example `head`

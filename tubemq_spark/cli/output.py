@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tubemq_spark.cli.tables import Rows, fitted, whole
+from tubemq_spark.cli.words import of_commands
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import escaped
 
@@ -121,7 +123,20 @@ def _read_by_somebody() -> Iterator[None]:
 def note(text: str) -> None:
     """Print a line for people, which no program reads, to the standard error. Nothing depends on it."""
     with suppress(OSError):  # a reader of it who has ended must not end the command
-        print(f"tubemq-spark: {escaped(text)}", file=sys.stderr, flush=True)
+        print(f"tubemq-spark: {escaped(of_commands(text))}", file=sys.stderr, flush=True)
+
+
+class LogLines(logging.Handler):
+    """Prints warnings and errors of the connector as notes."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            note(f"{record.levelname.lower()}: {record.getMessage()}")
+        except Exception:
+            self.handleError(record)
 
 
 @contextmanager

@@ -124,7 +124,10 @@ def produce(
     parse = partial(_json_record, template) if from_json else partial(_record, template, separator)
     stop: BaseException | None = None
     with Producer(connection.settings, rows_of="of the input") as producer, progress(f"sending to {topic}") as advance:
-        producer.check(topic, target)
+        try:
+            producer.check(topic, target)
+        except ConfigError as error:  # there is no message yet
+            raise ConfigError(str(error).removeprefix("a message: ")) from None
         rows = 0
         try:
             parts = chain.from_iterable(_lines(path, whole=whole) for path in files or [Path("-")])
@@ -151,6 +154,7 @@ def produce(
                     if producer.has_failed:
                         raise
                     text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                    text = text.removeprefix(f"row {rows} of the input: ")  # the place says that
                     raise InputError(f"{place}: {text}") from None
                 advance(1)
         except (InputError, KeyboardInterrupt) as error:

@@ -116,7 +116,7 @@ class AdminApi:
                 problems.append(f"{address}: {self._reason(error)}")
         raise TransportError(
             f"the master's HTTP API does not answer ({'; '.join(problems)}). Name the addresses of all masters with "
-            "option 'tubemq.admin.address', on the command line --admin HOST:PORT,HOST:PORT (webPort in master.ini)"
+            "option 'tubemq.admin.address' (webPort in master.ini): host:port,host:port"
         )
 
     def _call(self, url: str, params: Mapping[str, object]) -> Answer:

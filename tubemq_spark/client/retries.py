@@ -98,12 +98,13 @@ class OutageLog:
                 due = now if at_once else outage.since + self.timings.first_outage_warning
             else:
                 due = outage.warned_at + self.timings.next_outage_warning
-            if now < due:
+            if now < due or left == 0:  # an attempt that is not repeated is an error, which says more
                 return
             outage.warned_at = now
         retrying = "retrying"
         if left is not None:
-            retrying = f"retrying for {max(left, 0.0):.0f} s more, until {time_of_day(clock.time() + left)}"
+            time = f"{left:.0f} s" if left >= 1 else "less than 1 s"
+            retrying = f"retrying for {time} more, until {time_of_day(clock.time() + left)}"
         log.warning("[outage] %s; failing for %.0f s, %s", describe(), now - outage.since, retrying)
 
     def worked(self, log: logging.Logger, subject: Hashable) -> None:
