@@ -76,8 +76,9 @@ COLUMNS = (
     ),
     Column(
         "msg_type", STRING, "the type that readers filter by, or null",
-        "the type that readers filter by: 1 to 255 characters, without `,`, `=` and blanks at its ends. One with `#` "
-        "is stored, but no reader can filter by it; the log says so",
+        "the type that readers filter by: 1 to 255 characters, without `,`, `=` and blanks at its ends. An empty or "
+        "blank one is none, and is null when it is read. One with `#` is stored, but no reader can filter by it; the "
+        "log says so",
     ),
     Column(
         "msg_time", TIMESTAMP,

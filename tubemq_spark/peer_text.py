@@ -18,6 +18,11 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+def quoted(text: str, most: int = 60) -> str:
+    """Return the first `most` characters of `text` as a literal of Python, with `…` behind it if it was cut."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}…"
+
+
 def shown(text: object, most: int = MAX_SHOWN) -> str:
     """Return the first `most` characters of `str(text)`, `escaped`, and the whole length if it was cut."""
     whole = text if isinstance(text, str) else str(text)

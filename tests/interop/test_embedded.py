@@ -11,6 +11,7 @@ from tests.interop.conftest import RELEASES
 from tests.interop.java_client import JavaClient, Outgoing
 from tests.interop.shapes import SAME_HASH, withheld_messages
 from tests.waiting import wait_until
+from tests.without_spark.sink import Task, plan_stream, run_task, schema
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 COUNT = 300
@@ -58,6 +59,21 @@ def test_java_pulls_what_java_sent_to_the_positions_of_its_receipts(
     confirmed = [embedded.group_offset("readers", "demo", 1, partition) for partition in range(3)]
     assert confirmed == [COUNT * UNIT] * 3  # they share the store's index
     wait_until(lambda: not embedded.claims(), "that the broker has released the client's claims")
+
+
+def test_a_blank_type_is_none_for_java_and_for_the_sink(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+    blank = ["", " ", "\t\u2003"]
+    java_here.produce("demo", [Outgoing(b"java", msg_type=one, msg_time="202402282359") for one in blank])
+    write = {"tubemq.master": embedded.master, "topic": "demo"}
+    rows = [{"value": b"spark", "msg_type": one, "msg_time": "202402282359"} for one in blank]
+    run_task(plan_stream(write, schema(rows)), rows, schema(rows), Task())
+
+    received = java_here.consume("demo", "readers", count=6)
+
+    assert Counter((one.body, one.attribute, one.msg_type) for one in received) == {
+        (body, "$msgTime$=202402282359", None): 3 for body in (b"java", b"spark")
+    }
+    assert {stored.msg_type for stored in embedded.messages("demo")} == {None}
 
 
 def test_a_filter_selects_by_type(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:

@@ -121,6 +121,11 @@ def test_no_attributes_encode_to_no_bytes(own: dict[str, str] | None) -> None:
     assert encode_attributes(own, None, None) == b""
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\t\u2003"])
+def test_a_blank_type_is_none(blank: str) -> None:
+    assert encode_attributes({"a": "b"}, blank, "202601311205") == b"$msgTime$=202601311205,a=b"
+
+
 @given(st.none() | st.dictionaries(keys, plain_text, min_size=1), st.none() | types, st.none() | minutes)
 def test_attributes_round_trip(own: dict[str, str] | None, msg_type: str | None, moment: datetime | None) -> None:
     text = None if moment is None else format_msg_time(moment)
@@ -138,13 +143,12 @@ def test_attributes_round_trip(own: dict[str, str] | None, msg_type: str | None,
         ({"": "1"}, None, None, "an empty key"),
         ({"$msgType$": "x"}, None, None, "use the columns msg_type and msg_time"),
         ({"$msgTime$": "x"}, None, None, "use the columns msg_type and msg_time"),
-        ({"spark_compression": "gzip"}, None, None, "is reserved: use option 'compression'"),
-        (None, "", None, "msg_type '' must have"),
-        (None, " ", None, "msg_type ' ' must have"),
-        (None, " a", None, "msg_type ' a' must have"),
+        ({"spark_compression": "gzip"}, None, None, "is reserved: leave it out, and use option 'compression'"),
+        ({"k" * 100: "a," * 1000}, None, None, r"the attribute k{60}… \(100 characters\) '(a,){30}'… contains"),
+        (None, " a", None, "msg_type ' a' has blanks around it: write trim"),
+        (None, "a" * 256, None, "msg_type 'a{60}'… has 256 characters; at most 255 can be sent: write a shorter one"),
         (None, "a,b", None, "msg_type 'a,b' contains"),
-        (None, "x" * 256, None, "must have 1 to 255 characters"),
-        (None, None, "2024010100", "not a time of the form"),
+        (None, None, "2024010100", "not a time of the form yyyyMMddHHmm: write a timestamp, a text such as"),
     ],
 )
 def test_refuses_invalid_attributes(

@@ -66,10 +66,12 @@ BAD_ROWS = {
     ),
     "value with ,": BadRow("attributes", {"attributes": {"a": "b,c"}}, "the attribute a 'b,c' contains ','"),
     "null attribute": BadRow("attributes", {"attributes": {"a": None, "b": "c"}}, "attribute a is null; TubeMQ has"),
-    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"attribute \$msgType\$=a contains"),
-    "type in a value": BadRow("attributes", {"attributes": {"a": "see $msgType$"}}, r"attribute a=see \$msgType\$ c"),
+    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"attribute \$msgType\$ 'a' contains"),
+    "type in a value": BadRow("attributes", {"attributes": {"a": "see $msgType$"}}, r"attribute a 'see \$msgType\$' c"),
     "key of a codec": BadRow(
-        "attributes", {"attributes": {"spark_compression": "gzip"}}, "attribute spark_compression is reserved: use opt"
+        "attributes",
+        {"attributes": {"spark_compression": "gzip"}},
+        "attribute spark_compression is reserved: leave it out",
     ),
     "key of a stamp": BadRow(
         "attributes", {"attributes": {"spark_row": "1"}}, "attribute spark_row is reserved where", {"stampRows": True}
@@ -77,7 +79,8 @@ BAD_ROWS = {
     "too long attributes": BadRow(
         "attributes", {"attributes": {"a": "b" * (LONG + 20_000)}}, r"value and attributes have \d+ bytes, and topic"
     ),
-    "blank type": BadRow("msg_type", {"msg_type": " "}, "msg_type ' ' must have 1 to 255 characters"),
+    "type with a blank": BadRow("msg_type", {"msg_type": " a"}, "' a' has blanks around it: write trim"),
+    "long type": BadRow("msg_type", {"msg_type": "a" * 256}, "… has 256 characters; at most 255 can be sent: write a"),
     "no time": BadRow("msg_time", {"msg_time": "tomorrow"}, "msg_time 'tomorrow' is not a time of the form yyyyMM"),
     "no group": BadRow("inlong_group", {**PACK, "inlong_group": None}, "it is null", PACKS),
     "group with &": BadRow(
@@ -273,7 +276,7 @@ def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, to
     (dead_letter,) = stored_in(cluster, dead)
     assert own(dead_letter)["dead_topic"] == dead
     assert unquote(own(dead_letter)["dead_reason"]) == (
-        "column 'topic': it is the dead letter topic, which takes no other rows"
+        "column 'topic': it is the dead letter topic, which takes no other rows: write another one"
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.stored import stored_in
-from tests.without_spark.sink import MINUTE, STRING, TIMESTAMP, bodies, own, save
+from tests.without_spark.sink import MINUTE, STRING, TIMESTAMP, bodies, own, read_back, save
 
 
 @pytest.mark.column("value")
@@ -51,6 +52,20 @@ def test_the_broker_filters_by_type(cluster: Cluster, topic: str) -> None:
     assert found == {"news": [b"0", b"3"], "日本": [b"1"], "x" * 255: [b"4"], "other": []}
     types = {message.body: message.attributes.msg_type for message in stored_in(cluster, topic)}
     assert types == {row["value"]: row["msg_type"] for row in rows}
+
+
+@pytest.mark.column("msg_type")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_blank_type_is_none(cluster: Cluster, topic: str, by_rows: bool) -> None:
+    """As for Java's client (tests/interop). Without other types, the rows are sent together."""
+    for kinds in (["", "", ""], ["", "news", None, " \t"]):
+        save(
+            cluster, [{"value": (kind or "null").encode(), "msg_type": kind} for kind in kinds], topic, by_rows=by_rows
+        )
+    assert [message.body for message in stored_in(cluster, topic, filters=["news"])] == [b"news"]
+    assert Counter((row["value"], row["msg_type"]) for row in read_back(cluster, topic)) == {
+        (b"null", None): 5, (b"news", "news"): 1, (b" \t", None): 1,
+    }  # fmt: skip
 
 
 @pytest.mark.column("msg_type")

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.peer_text import quoted, shown
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.varint import varint
@@ -127,23 +128,39 @@ def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
     return Attributes(own or None, msg_type, msg_time)
 
 
+def known_type(msg_type: str | None) -> str | None:
+    """Return `msg_type`, None for a blank one, which is no type for Java's client (wire: Message.putSystemHeader)."""
+    return msg_type if msg_type and not msg_type.isspace() else None
+
+
 def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_time: str | None) -> bytes:
     """Return the bytes of the attributes, TubeMQ's own first; `msg_time` is `yyyyMMddHHmm`.
 
-    Raise `ConfigError` for a separator in a key or value, a reserved key, a `msg_type` that is blank or too long, or
-    more attributes than a reader accepts.
+    A blank `msg_type` is none. Raise `ConfigError` for a separator in a key or value, a reserved key, a `msg_type` that
+    is too long or has blanks around it, or more attributes than a reader accepts.
     """
     if own is not None and len(own) > MAX_ATTRIBUTES - 10:  # the rest is for the connector's own
-        raise ConfigError(f"a message has {len(own)} attributes; at most {MAX_ATTRIBUTES - 10} can be sent")
+        raise ConfigError(
+            f"a message has {len(own)} attributes; at most {MAX_ATTRIBUTES - 10} can be sent: write several into one, "
+            "or into the value"
+        )
     parts = []
-    if msg_type is not None:
-        if not msg_type.strip() or msg_type != msg_type.strip() or len(msg_type) > MAX_MSG_TYPE:
-            raise ConfigError(f"msg_type {msg_type!r} must have 1 to {MAX_MSG_TYPE} characters and no blanks around it")
+    if (msg_type := known_type(msg_type)) is not None:
+        if msg_type != msg_type.strip():
+            raise ConfigError(f"msg_type {quoted(msg_type)} has blanks around it: write trim(msg_type)")
+        if len(msg_type) > MAX_MSG_TYPE:
+            raise ConfigError(
+                f"msg_type {quoted(msg_type)} has {len(msg_type)} characters; at most {MAX_MSG_TYPE} can be sent: "
+                "write a shorter one, and the whole text into an attribute"
+            )
         _refuse_separators("msg_type", msg_type)
         parts.append(f"{MSG_TYPE_KEY}={msg_type}")
     if msg_time is not None:
         if parse_msg_time(msg_time) is None:
-            raise ConfigError(f"msg_time {msg_time!r} is not a time of the form yyyyMMddHHmm")
+            raise ConfigError(
+                f"msg_time {quoted(msg_time)} is not a time of the form yyyyMMddHHmm: write a timestamp, a text such "
+                "as 202601311205, or null for the present time"
+            )
         parts.append(f"{MSG_TIME_KEY}={msg_time}")
     if own:
         texts = ",".join([f"{key}={value}" for key, value in own.items()])
@@ -157,7 +174,10 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
         parts.append(texts)
     header = ",".join(parts).encode()
     if len(header) > MAX_HEADER - 1024:  # the rest is for the connector's own
-        raise ConfigError(f"the attributes have {len(header)} bytes; at most {MAX_HEADER - 1024} can be sent")
+        raise ConfigError(
+            f"the attributes have {len(header)} bytes; at most {MAX_HEADER - 1024} can be sent: write long texts into "
+            "the value"
+        )
     return header
 
 
@@ -216,24 +236,25 @@ def format_msg_time(moment: datetime) -> str:
 
 
 def _check_own(key: str, value: str) -> None:
+    name = shown(key, 60)
     # Java looks for its keys anywhere in the attributes (wire: Message.parseSystemHeader).
     if any(token in text for token in (MSG_TYPE_KEY, MSG_TIME_KEY) for text in (key, value)):
         raise ConfigError(
-            f"the attribute {key}={value} contains {MSG_TYPE_KEY} or {MSG_TIME_KEY}, which TubeMQ reserves: use the "
-            "columns msg_type and msg_time"
+            f"the attribute {name} {quoted(value)} contains {MSG_TYPE_KEY} or {MSG_TIME_KEY}, which TubeMQ reserves: "
+            "use the columns msg_type and msg_time"
         )
     if key == COMPRESSION_KEY:
-        raise ConfigError(f"the attribute {key} is reserved: use option 'compression'")
+        raise ConfigError(f"the attribute {key} is reserved: leave it out, and use option 'compression'")
     if not key:
-        raise ConfigError("an attribute has an empty key")
+        raise ConfigError("an attribute has an empty key: give it a name, or leave it out")
     _refuse_separators("the attribute key", key)
-    _refuse_separators(f"the attribute {key}", value)
+    _refuse_separators(f"the attribute {name}", value)
 
 
 def _refuse_separators(what: str, text: str) -> None:
     if any(separator in text for separator in _SEPARATORS):
         raise ConfigError(
-            f"{what} {text!r} contains ',' or '=', which TubeMQ uses as separators: encode it, for example with "
+            f"{what} {quoted(text)} contains ',' or '=', which TubeMQ uses as separators: encode it, for example with "
             "url_encode"
         )
 

@@ -23,6 +23,7 @@ from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK
 from tubemq_spark.compression import MAX_PLAIN, check_available, compress, max_plain
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.peer_text import quoted, shown
 from tubemq_spark.protocol.message import (
     COMPRESSION_KEY,
     EPOCH,
@@ -30,6 +31,7 @@ from tubemq_spark.protocol.message import (
     MAX_HEADER,
     encode_attributes,
     format_msg_time,
+    known_type,
 )
 from tubemq_spark.protocol.pb.ProxySdk_pb2 import MapFieldEntry, MessageObj, MessageObjs
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
@@ -194,12 +196,16 @@ class RowEncoder:
         try:
             if corrupt:
                 column = "corrupt"
-                raise ConfigError("it is true: the source could not decode this message, so its bytes are not a body")
+                raise ConfigError(
+                    "it is true: the source could not decode this message, so its bytes are not a body; leave such "
+                    "rows out"
+                )
             if value is None:
-                raise ConfigError("it is null")
+                raise ConfigError("it is null, which TubeMQ does not have: write an empty value, or leave the row out")
             column = "topic"
             if not topic:
-                raise ConfigError("it is empty" if topic == "" else "it is null, and option 'topic' is not given")
+                found = "empty" if topic == "" else "null"
+                raise ConfigError(f"it is {found}, and option 'topic' is not given: write a topic's name, or give that")
             topic.isascii() or topic.encode()  # otherwise no server could be asked for it
             target = None
             if broker_id is not None or partition is not None:
@@ -212,7 +218,7 @@ class RowEncoder:
                 msg_time = int(SYSTEM_CLOCK.time() // 60)
             time_text = msg_time if isinstance(msg_time, str) else minutes_text(msg_time)
             encoded = _time_attribute(time_text)
-            column = "msg_type"
+            column, msg_type = "msg_type", known_type(msg_type)
             if not self.is_raw:
                 of_pack = self.body_codec.attributes([PackGroup(cells, [value])])
                 value = self.body_codec.encode(value, cells)
@@ -236,7 +242,10 @@ class RowEncoder:
         texts = {key: text for key, text in attributes.items() if text is not None}
         if len(texts) < len(attributes):
             nulls = [key for key, text in attributes.items() if text is None]
-            raise ConfigError(f"attribute {', '.join(nulls)} is null; TubeMQ has only texts, so leave it out")
+            raise ConfigError(
+                f"attribute {shown(', '.join(nulls))} is null; TubeMQ has only texts, so leave it out, for example "
+                "with map_filter"
+            )
         if self._stamped and (reserved := sorted(RESERVED & texts.keys())):
             raise ConfigError(
                 f"the attribute {', '.join(reserved)} is reserved where rows are stamped; drop it from the map first, "
@@ -306,7 +315,10 @@ def minutes_text(minutes: int) -> str:
     try:
         return format_msg_time(EPOCH + timedelta(minutes=minutes))
     except OverflowError:
-        raise ConfigError(f"{minutes} minutes since 1970 are outside the years 1 to 9999") from None
+        raise ConfigError(
+            f"{minutes} minutes since 1970 are outside the years 1 to 9999: write a time within them, or null for the "
+            "present time"
+        ) from None
 
 
 # Packs of InLong
@@ -359,7 +371,10 @@ def _group_text(cells: Cells, created: int, count: int) -> bytes:
 
 def _fitting(text: bytes) -> bytes:
     if len(text) > _MAX_ATTRIBUTES:
-        raise BadRowError("inlong_attributes", f"{len(text)} bytes of attributes, but a pack holds {_MAX_ATTRIBUTES}")
+        raise BadRowError(
+            "inlong_attributes",
+            f"{len(text)} bytes of attributes, but a pack holds {_MAX_ATTRIBUTES}: write long texts into the value",
+        )
     return text
 
 
@@ -379,17 +394,17 @@ def _own_texts(cells: Cells, replaced: Collection[str], separators: str = "") ->
         if key in replaced:
             continue
         if not key:
-            raise BadRowError(column, "an attribute has an empty key")
+            raise BadRowError(column, "an attribute has an empty key: give it a name, or leave it out")
         if attribute is None:
-            raise BadRowError(column, f"attribute {key} is null; packs have only texts, so leave it out")
-        text = _text(column, f"attribute {key}", attribute, separators)
+            raise BadRowError(column, f"attribute {shown(key, 60)} is null; packs have only texts, so leave it out")
+        text = _text(column, f"attribute {shown(key, 60)}", attribute, separators)
         own[_text(column, "the key", key, separators)] = text
     return own
 
 
 def _name(column: str, name: str | None, separators: str) -> str:
     if not name:
-        raise BadRowError(column, "it is null" if name is None else "it is empty")
+        raise BadRowError(column, f"it is {'null' if name is None else 'empty'}: write the name that InLong has for it")
     return _text(column, "the name", name, separators)
 
 
@@ -400,7 +415,11 @@ def _text(column: str, what: str, text: str, separators: str) -> str:
         raise BadRowError(column, NOT_UTF8) from None
     if any(one in text for one in separators):
         found = " or ".join(map(repr, separators))
-        raise BadRowError(column, f"{what} {text!r} contains {found}, which InLong uses as separators")
+        raise BadRowError(
+            column,
+            f"{what} {quoted(text)} contains {found}, which InLong uses as separators: encode it, for example with "
+            "url_encode",
+        )
     return text
 
 

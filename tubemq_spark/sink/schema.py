@@ -89,7 +89,7 @@ class BadRowError(Exception):
         return f"column '{self.column}': {reason}" if self.column else reason
 
 
-NOT_UTF8 = "it has bytes that are not UTF-8"
+NOT_UTF8 = "it has bytes that are not UTF-8, and a text must be: write base64 or hex of such bytes"
 
 
 def has_source_schema(names: Collection[str]) -> bool:

@@ -158,7 +158,9 @@ class TaskWriter:
             try:
                 encoded = encode(cells)
                 if encoded.topic == dead_letter_topic:
-                    raise BadRowError("topic", "it is the dead letter topic, which takes no other rows")
+                    raise BadRowError(
+                        "topic", "it is the dead letter topic, which takes no other rows: write another one"
+                    )
                 record_id: RecordId | None = None
                 attributes = encoded.attributes + encoded.of_pack
                 if deduplicator is not None:

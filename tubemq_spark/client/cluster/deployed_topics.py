@@ -74,7 +74,9 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     `TopicUnavailableError` when the time is over."""
     wanted = tuple(topics)
     if any(topic.strip(_TRIMMED) == OFFSET_HISTORY for topic in wanted):  # the master refuses all topics with it
-        raise ConfigError(f"topic {OFFSET_HISTORY} belongs to the brokers, and no producer may write it")
+        raise ConfigError(
+            f"topic {OFFSET_HISTORY} belongs to the brokers, and no producer may write it: name another one"
+        )
 
     def problem() -> NotListedError | None:
         try:

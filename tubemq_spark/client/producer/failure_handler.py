@@ -53,7 +53,8 @@ class SendErrors:
     def unknown_target(self, row: int | None, target: Partition) -> ConfigError:
         return ConfigError(
             f"{self.name(row)}: topic {target.topic} has no partition {target.partition_id} on a broker "
-            f"{target.broker_id}; see which there are, or leave broker_id and partition out"
+            f"{target.broker_id}; write one that `tubemq-spark topics describe` shows, or leave broker_id and "
+            "partition out"
         )
 
     def wrong_size(self, row: int | None, topic: str, body: bytes, attributes: bytes, limit: int) -> ConfigError:
@@ -66,7 +67,10 @@ class SendErrors:
             )
         else:
             size = len(body) + len(attributes)
-            text = f"value and attributes have {size} bytes, and topic {topic} takes {limit} and a few more"
+            text = (
+                f"value and attributes have {size} bytes, and topic {topic} takes {limit} and a few more; shorten one "
+                "of them"
+            )
         return ConfigError(f"{self.name(row)}: {text}")
 
     def failed(self, batch: RecordBatch, outcome: SendOutcome, broker: object) -> TubeMQError:
