@@ -2,7 +2,8 @@
 """All errors that this connector raises. The class says who must act.
 
     TubeMQError
-    ├── ConfigError              the user: an option, an offset, a row
+    ├── ConfigError              the user: an option, an offset, a column
+    │   ├── RowError               the user: a row of a DataFrame can never be sent
     │   └── TimestampMissingError  the user: messages have no $msgTime$, so no time can be found among them
     ├── AuthError                the user: credentials or permissions
     ├── PartitionOccupiedError   the user: another consumer of the group holds the partition
@@ -55,12 +56,26 @@ def _rebuild(kind: type[TubeMQError], args: tuple[Any, ...], state: dict[str, An
 
 
 class ConfigError(TubeMQError):
-    """An option, an offset or a row is invalid. `code` is that of the server's refusal, 0 without one."""
+    """An option, an offset or a column is invalid. `code` is that of the server's refusal, 0 without one."""
 
     code: int = 0
 
-    cause = "An option, an offset in the checkpoint, a column or a row is invalid, or does not fit the cluster."
+    cause = "An option, an offset in the checkpoint or a column is invalid, or does not fit the cluster."
     remedy = "Change what the text names. It says what was expected. docs/options.md lists the options."
+
+
+class RowError(ConfigError):
+    """A row that is written can never be sent, whatever the cluster does."""
+
+    cause = (
+        "A row of the DataFrame can never be sent. The text has its number in the task, the first bytes of its key or "
+        "else of its value, the column, and what is wrong there: a sentence of `BadRowError` below, or of *Columns and "
+        "rows* above."
+    )
+    remedy = (
+        "Find the row by its key or value, and correct the column in the query. Or let option `failedRows` drop such "
+        "rows or write them to a dead letter topic. Option `showFailedRows` keeps their data out of errors and the log."
+    )
 
 
 class TimestampMissingError(ConfigError):

@@ -27,9 +27,9 @@ SOURCE_ONLY = (
 )  # fmt: skip
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
-    "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
-    "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "inlongPackFormat",
-    "inlongPackCompression", "compression",
+    "showFailedRows", "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets",
+    "effectivelyOnceUncertain", "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs",
+    "inlongPackFormat", "inlongPackCompression", "compression",
 )  # fmt: skip
 _CONNECTION = (
     "tubemq.master", "tubemq.user", "tubemq.password", "tubemq.passwordFile", "tubemq.rpc.timeoutMs",
@@ -119,6 +119,7 @@ def sink_options(
     producer_max_in_flight_bytes: int | None = None,
     failed_rows: Literal["fail", "drop", "deadLetter"] | None = None,
     dead_letter_topic: str | None = None,
+    show_failed_rows: bool | None = None,
     stamp_rows: bool | None = None,
     effectively_once: bool | None = None,
     effectively_once_group: str | None = None,

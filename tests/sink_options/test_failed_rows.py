@@ -23,7 +23,7 @@ from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.stored import stored_in
 from tests.without_spark.sink import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, RowError
 from tubemq_spark.sink.task_writer import write_batches
 
 ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
@@ -130,10 +130,12 @@ def test_a_bad_row_fails_the_task(cluster: Cluster, one_for_all: str, bad: BadRo
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
     writing = Writing(cluster, schema(rows), streaming=True, **given_of(bad, one_for_all))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(RowError) as caught:
         writing.write(rows, Task(partition=5))
     error_text = str(caught.value)
-    assert re.match(r"row 2 of task partition 5(, column '\w+'|): ", error_text)
+    is_null = rows[2]["value"] is None
+    beginning = "" if is_null else rf" \(value '{rows[2]['value'][:48].decode()}'(…, \d+ bytes)?\)"
+    assert re.match(rf"row 2 of task partition 5{beginning}(, column '\w+'|): ", error_text.replace(r"\x00", "\0"))
     assert re.search(bad.reason, error_text)
     assert bad.column in error_text
     assert "\n" not in error_text
@@ -158,7 +160,7 @@ def test_a_bad_row_is_dropped(
     assert (written.dropped, written.dead_letters, sum(written.rows.values())) == (1, 0, 3)
     assert len(stored_in(cluster, one_for_all)) == before + 3
     warnings = _warnings(caplog)
-    assert re.match(f"\\[bad-row\\] row 2 of task partition 5 can never be sent: .*{bad.reason}", warnings[0])
+    assert re.match(rf"\[bad-row\] row 2 of task partition 5( \(.*\))? can never be sent: .*{bad.reason}", warnings[0])
     assert (
         warnings[1]
         == "[task-rows-dropped] 1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
@@ -177,6 +179,52 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         for record in caplog.records
         if record.levelno == logging.WARNING and record.name.startswith("tubemq_spark.sink")
     ]
+
+
+TYPE = {"msg_type": "secret,type"}
+
+
+@ON_THE_CLIENT
+@pytest.mark.sink_option("showFailedRows")
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        ({**TYPE, "value": b'{"user": 17}'}, """ (value '{"user": 17}')"""),
+        ({**TYPE, "value": b"secret value", "key": b"user-17"}, " (key 'user-17')"),
+        ({**TYPE, "key": b""}, " (key '')"),
+        ({**TYPE, "value": "a\n\x1b[31mö ".encode()}, r" (value 'a\n\x1b[31mö ')"),
+        ({**TYPE, "value": "日".encode() * 20}, f" (value '{'日' * 16}'…, 60 bytes)"),
+        ({**TYPE, "value": b"a" + "日".encode() * 20}, f" (value 'a{'日' * 15}'…, 61 bytes)"),
+        ({**TYPE, "value": b"\xff" * 90}, " (value b'" + r"\xff" * 48 + "'…, 90 bytes)"),
+        ({"value": None}, ""),
+        ({"msg_time": "secret"}, " (value 'bad')"),
+        ({"attributes": {"a": "secret,"}}, " (value 'bad')"),
+        ({"attributes": {"a": f"{'secret' * 20}="}}, " (value 'bad')"),
+    ],
+    ids=str,
+)
+def test_errors_and_log_show_a_row_by_default(
+    cluster: Cluster, one_for_all: str, cells: Mapping[str, Any], shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For data that must not be logged, they name its number and its column only."""
+    rows: list[dict[str, Any]] = [{"value": b"good"}, {"value": b"bad", **cells}]
+    (column, *_) = cells.keys() & {"msg_type", "msg_time", "attributes"} or {"value"}
+    texts = {}
+    for show in (True, False):
+        writing = Writing(cluster, schema(rows), one_for_all, streaming=True, showFailedRows=show)
+        with pytest.raises(RowError) as caught:
+            writing.write(rows, Task(partition=5))
+        caplog.clear()
+        dropping = Writing(cluster, schema(rows), one_for_all, streaming=True, showFailedRows=show, failedRows="drop")
+        dropping.write(rows, Task(partition=5))
+        texts[show] = str(caught.value), _warnings(caplog)[0]
+    error, line = texts[True]
+    assert error.startswith(f"row 1 of task partition 5{shown}, column '{column}': ")
+    assert line.startswith(f"[bad-row] row 1 of task partition 5{shown} can never be sent: column '{column}': ")
+    error, line = texts[False]
+    assert error.startswith(f"row 1 of task partition 5, column '{column}': ")
+    assert line.startswith(f"[bad-row] row 1 of task partition 5 can never be sent: column '{column}': ")
+    assert not re.search("secret|user|日", error + line)
 
 
 @ON_THE_CLIENT
@@ -324,7 +372,7 @@ def test_texts_that_are_not_utf8_are_bad_rows(cluster: Cluster, one_for_all: str
     plain: dict[str, Any] = {"messageFormat": "inlongmsg"}
     before = len(stored_in(cluster, one_for_all))
     with pytest.raises(
-        ConfigError, match=rf"^row 1 of task partition 0, column '{column}': it has bytes that are not UTF"
+        RowError, match=rf"^row 1 of task partition 0 \(value 'bad'\), column '{column}': it has bytes that are not UTF"
     ):
         write_batches(Writing(cluster, columns, **plain).plan, [batch])
     assert len(stored_in(cluster, one_for_all)) == before + 1
@@ -367,7 +415,7 @@ def test_a_time_beyond_the_calendar_is_a_bad_row(cluster: Cluster, one_for_all: 
     writing = Writing(cluster, columns, one_for_all)
     moment = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     with pytest.raises(
-        ConfigError, match=r"^row 0 of task partition 0, column 'msg_time': .* outside the years 1 to 9999"
+        RowError, match=r"^row 0 of task partition 0 \(value 'a'\), column 'msg_time': .* outside the years 1 to 9999"
     ):
         write_batches(writing.plan, [pa.record_batch([pa.array([b"a"]), moment], names=["value", "msg_time"])])
     assert len(stored_in(cluster, one_for_all)) == before

@@ -12,7 +12,7 @@ import pytest
 from tests.clusters import Cluster
 from tests.stored import stored_in
 from tests.without_spark.sink import Task, Writing, bodies, own, read_back, save, schema
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, RowError
 
 pytestmark = pytest.mark.sink_option("stampRows")
 
@@ -99,7 +99,8 @@ def test_attributes_of_a_stamp_are_reserved(cluster: Cluster, demo: str, key: st
     """Without stamps, these names are allowed."""
     rows = [{"value": b"a", "attributes": {"x": "1", key: "2"}}]
     with pytest.raises(
-        ConfigError, match=f"^row 0 of task partition 0, column 'attributes': the attribute {key} is reserved where"
+        RowError,
+        match=rf"^row 0 .* \(value 'a'\), column 'attributes': the attribute {key} is reserved where",
     ):
         save(cluster, rows, demo, stampRows=True, task=Task())
     assert bodies(cluster, demo) == []

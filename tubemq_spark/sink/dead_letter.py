@@ -36,9 +36,10 @@ from urllib.parse import quote
 
 from tubemq_spark.client import system
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, RowError
 from tubemq_spark.protocol.message import EPOCH, encode_attributes
 from tubemq_spark.sink.options import DEAD_LETTER, FAIL, SinkOptions
+from tubemq_spark.sink.row_description import described, without_cells
 from tubemq_spark.sink.row_encoder import minutes_text
 from tubemq_spark.sink.schema import Cells, Texts
 from tubemq_spark.sink.task_attempts import WriteTask
@@ -66,13 +67,18 @@ class FailedRows:
         self.dropped = self.dead_letters = 0
 
     def handle(self, producer: Producer, row: int, cells: Cells, reason: str) -> None:
-        """Drop row number `row`, or send it to the dead letter topic; otherwise raise `ConfigError`."""
+        """Drop row number `row`, or send it to the dead letter topic; otherwise raise `RowError`."""
         options = self._options
+        name, shown_reason = f"row {row} {self._rows_of}", reason
+        if options.show_failed_rows:
+            name += described(cells)
+        else:
+            shown_reason = without_cells(reason, cells)
         if options.failed_rows == FAIL:
             separator = ", " if reason.startswith("column '") else ": "
-            raise ConfigError(f"row {row} {self._rows_of}{separator}{reason}{ADVICE}") from None
+            raise RowError(f"{name}{separator}{shown_reason}{ADVICE}") from None
         if self.dropped + self.dead_letters < _LOGGED:
-            _log.warning("[bad-row] row %d %s can never be sent: %s", row, self._rows_of, reason)
+            _log.warning("[bad-row] %s can never be sent: %s", name, shown_reason)
         if options.failed_rows != DEAD_LETTER:
             self.dropped += 1
             return
@@ -84,9 +90,7 @@ class FailedRows:
         try:
             messages = dead_letter.messages(producer.limit(topic))
         except ConfigError as error:
-            raise ConfigError(
-                f"row {row} {self._rows_of} cannot become a dead letter in topic {topic}: {error}"
-            ) from None
+            raise RowError(f"{name} cannot become a dead letter in topic {topic}: {error}") from None
         for body, attributes in messages:
             producer.send(topic, body, attributes, row=row)
         self.dead_letters += 1

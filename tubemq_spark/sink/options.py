@@ -68,6 +68,12 @@ FAILED_ROWS = choice(
 DEAD_LETTER_TOPIC = Option(
     "deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows with `failedRows=deadLetter`"
 )
+SHOW_FAILED_ROWS = flag(
+    "showFailedRows",
+    True,
+    "errors and lines of the log about such a row show the first bytes of its key, or else of its value, and the text "
+    "that is wrong; with false, for data that must not be logged, they name only its number and its column",
+)
 STAMP_ROWS = flag(
     "stampRows",
     False,
@@ -230,6 +236,7 @@ class SinkOptions:
     receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
     failed_rows: str = FAILED_ROWS.preset
     dead_letter_topic: str | None = None
+    show_failed_rows: bool = SHOW_FAILED_ROWS.preset
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> SinkOptions:
@@ -249,6 +256,7 @@ class SinkOptions:
             receipts=RECEIPTS.read(raw),
             failed_rows=FAILED_ROWS.get(raw),
             dead_letter_topic=_dead_letter_topic(raw),
+            show_failed_rows=SHOW_FAILED_ROWS.get(raw),
         )
 
 

@@ -77,7 +77,7 @@ class BadRowError(Exception):
     cause = "A row can never be sent: the text names the column and what is wrong with its cell."
     remedy = (
         "Correct the column in the query, or let option `failedRows` drop such rows or write them to a dead letter "
-        "topic. Users see the sentence in a `ConfigError`, in the log, or in the dead letter."
+        "topic. Users see the sentence in a `RowError`, in the log, or in the dead letter."
     )
 
     def __init__(self, column: str, reason: str) -> None:

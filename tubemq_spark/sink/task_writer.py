@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.record_batch import RecordId, RecordPlaces
-from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.errors import ConfigError, RowError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
@@ -30,7 +30,7 @@ _SLICE = 1000  # rows of a batch that are converted from Arrow at a time
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written:
     """Send all rows, and return when they are stored.
 
-    Raise `ConfigError` for a row that can never be sent, when the rows before it are stored, unless option `failedRows`
+    Raise `RowError` for a row that can never be sent, when the rows before it are stored, unless option `failedRows`
     says otherwise. Raise as `Producer.send` and `Producer.flush` as well.
     """
     slices = (batch.slice(start, _SLICE) for batch in batches for start in range(0, batch.num_rows, _SLICE))
@@ -209,7 +209,7 @@ class TaskWriter:
         except TubeMQError as cause:
             text = str(error).removesuffix(ADVICE)
             advice = str(error)[len(text) :]
-            raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
+            raise RowError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
 
     def _add_receipts(self, rows: Sequence[int | None], ids: Sequence[RecordId | None], places: RecordPlaces) -> None:
         if self._receipts is not None and places.partition.topic != self._plan.options.dead_letter_topic:
