@@ -22,12 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tubemq_spark"
 
 # The parts of tubemq_spark that each part may import; `""` is tubemq_spark/__init__.py itself.
-LEAVES = {"errors", "option_definition", "peer_text"}
+LEAVES = {"errors", "option_definition", "peer_text", "similar_names"}
 ARROWS = {
     "errors": {"peer_text"},
     "peer_text": set[str](),
     "default_logging": set[str](),
-    "option_definition": {"errors", "peer_text"},
+    "similar_names": set[str](),
+    "option_definition": {"errors", "peer_text", "similar_names"},
     "option_builder": set[str](),
     "compression": {"errors", "peer_text"},
     "protocol": LEAVES,

@@ -9,13 +9,13 @@ Spark passes options as text under lower-cased keys. An invalid value, a missing
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.similar_names import did_you_mean, nearest
 
 T = TypeVar("T")
 
@@ -94,7 +94,6 @@ _KAFKA_OPTIONS: Mapping[str, str] = {
     "kafka.compression.type": "use option 'compression'",
     "kafka.acks": "a TubeMQ broker always acknowledges from its memory",
 }
-_SIMILAR = 0.6  # ratio of difflib from which the error proposes a name
 
 
 def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere: Iterable[str] = ()) -> None:
@@ -121,9 +120,8 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
         raise ConfigError(
             f"option '{key}' is set, but TubeMQ has topics, no paths: call load(), save(), start() without"
         )
-    nearest = max(names, key=lambda known: _similarity(known, key))
-    if _similarity(nearest, key) >= _SIMILAR:
-        raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
+    if (meant := nearest(key, names)) is not None:
+        raise ConfigError(f"option '{key}' is unknown; did you mean '{meant}'?")
     raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 
 
@@ -177,7 +175,7 @@ def boolean(text: str) -> bool:
     try:
         return {"true": True, "false": False}[text.strip().lower()]
     except KeyError:
-        raise ValueError(f"{text!r} is neither true nor false") from None
+        raise ValueError(f"{text!r} is neither true nor false{did_you_mean(text, ('true', 'false'))}") from None
 
 
 def listed(texts: Iterable[str]) -> str:
@@ -195,7 +193,7 @@ class OneOf:
     def __call__(self, text: str) -> str:
         choice = text.strip().lower()
         if choice not in (one.lower() for one in self.choices):
-            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+            raise ValueError(f"it is none of these{did_you_mean(text, self.choices)}")
         return choice
 
 
@@ -215,9 +213,3 @@ def not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("it is blank")
     return text.strip()
-
-
-def _similarity(name: str, key: str) -> float:
-    """Return the similarity of two names without the prefix `tubemq.`, 0 to 1."""
-    name, key = (one.lower().removeprefix("tubemq.") for one in (name, key))
-    return difflib.SequenceMatcher(None, name, key).ratio()

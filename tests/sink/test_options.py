@@ -100,6 +100,21 @@ def test_options_are_parsed(raw: dict[str, str], expected: dict[str, Any]) -> No
     assert {name: getattr(options, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "meant"),
+    [
+        ("failedRows", "drp", "drop"),
+        ("failedRows", "dead_letter", "deadLetter"),
+        ("compression", "gzipp", "gzip"),
+        ("messageFormat", "inlongmesg", "inlongmsg"),
+        ("stampRows", "ture", "true"),
+    ],
+)
+def test_a_misspelled_word_gets_a_proposal(name: str, text: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"; did you mean '{meant}'\?\)$"):
+        SinkOptions.from_options({**MASTER, name: text})
+
+
 def test_a_codec_that_pyarrow_lacks_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubemq_spark.sink.options.is_available", lambda codec: codec != "zstd")
     with pytest.raises(ConfigError, match=r"'compression' is 'zstd'; .*pyarrow was built without zstd here"):

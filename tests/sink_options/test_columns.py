@@ -103,7 +103,13 @@ def test_a_column_of_another_type_is_refused(name: str, kind: DataType, expected
         ({"message_id": STRING}, "column 'message_id' has the type string; expected bigint: cast it"),
         ({**COPIED, "city": STRING}, "column 'city' is unknown to the sink; the sink accepts value (binary or string)"),
         ({**COPIED, "inlong_group": STRING}, "column 'inlong_group' is accepted only with messageFormat=inlongmsg"),
-        ({"a": INT, "Topic": STRING}, "columns 'a', 'Topic' are unknown to the sink; the sink accepts value"),
+        ({"kee": BINARY}, "column 'kee' is unknown to the sink; did you mean 'key'? The sink accepts value"),
+        (
+            {"vlaue": BINARY, "a": INT, "Topic": STRING, "value": None},
+            "columns 'vlaue', 'a', 'Topic' are unknown to the sink, and column 'value' is missing; did you mean "
+            "'value', 'topic'? The sink accepts value",
+        ),
+        ({"inlong_grup": STRING}, "column 'inlong_grup' is unknown to the sink; did you mean 'inlong_group'? The"),
         ({"broker_id": INT}, "column 'broker_id' comes without column 'partition'; a target needs both, or neither"),
         ({"partition": INT}, "column 'partition' comes without column 'broker_id'; a target needs both, or neither"),
         ({"inlong_group": STRING}, "column 'inlong_group' is accepted only with messageFormat=inlongmsg; set that"),

@@ -322,6 +322,24 @@ def assert_is_for_users(sentence: str) -> None:
     assert not _JARGON.search(sentence), sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("corruptMessages", "kep", "it is none of these; did you mean 'keep'?"),
+        ("corruptMessages", "drop", "it is none of these"),
+        ("tubemq.rpc.framing", "prefix", "it is none of these; did you mean 'prefixed'?"),
+        ("failOnDataLoss", "flase", "'flase' is neither true nor false; did you mean 'false'?"),
+        ("startingOffsets", "Earlyest", "it is neither one of the words nor JSON; did you mean 'earliest'?"),
+        ("startingOffsets", "newest", "it is neither one of the words nor JSON"),
+        ("startingOffsets", '{"t":"lates"}', "topic t has 'lates'; did you mean 'latest'?"),
+        ("msgTimeZone", "Asia/Shangai", "this machine does not know the zone; did you mean 'Asia/Shanghai'?"),
+        ("msgTimeZone", "Mars/Olympus", "this machine does not know the zone"),
+    ],
+)
+def test_a_misspelled_word_gets_a_proposal(name: str, text: str, reason: str) -> None:
+    assert refusal(with_options({name: text})).endswith(f" ({reason})")
+
+
 @pytest.mark.parametrize(("name", "text", "expects"), BAD_VALUES)
 def test_a_bad_value_is_refused(name: str, text: str, expects: str) -> None:
     """The error names the option, the value and what was expected. It is raised on the driver, at load."""

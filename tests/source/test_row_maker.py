@@ -180,7 +180,16 @@ TEXTS_TO_BYTES = MapType(StringType(), BinaryType())
     [
         ([StructField("value", LongType())], "value bigint"),
         ([StructField("value", BinaryType(), nullable=False)], "value binary NOT NULL"),
-        ([StructField("VALUE", BinaryType())], "VALUE binary"),
+        ([StructField("VALUE", BinaryType())], "VALUE binary; did you mean 'value'?"),
+        (
+            [
+                VALUE,
+                StructField("topc", StringType()),
+                StructField("id", StringType()),
+                StructField("Value", BinaryType()),
+            ],
+            "topc string, id string, Value binary; did you mean 'topic'?",
+        ),
         ([VALUE, StructField("body", BinaryType()), StructField("corrupt", LongType())], "body binary, corrupt bigint"),
         ([StructField("attributes", TEXTS_TO_BYTES)], "attributes map<string,binary>"),
         ([VALUE, *SPARK_SCHEMA.fields], "value binary, value binary"),
@@ -191,7 +200,8 @@ TEXTS_TO_BYTES = MapType(StringType(), BinaryType())
 def test_other_columns_are_refused(fields: list[StructField], shown: str, reader: str) -> None:
     source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g1", "subscribe": "t"})
     known = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SPARK_SCHEMA)
-    expected = f"the schema asks for {shown}; expected any of these columns, each once: {known}"
+    then = " Expected" if "?" in shown else "; expected"
+    expected = f"the schema asks for {shown}{then} any of these columns, each once: {known}"
     with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
         getattr(source, reader)(StructType(fields))
 

@@ -211,7 +211,7 @@ def test_rows_of_packs_are_not_mistaken_for_others(spark: SparkSession) -> None:
 def test_restore_refuses_other_frames(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="column value, broker_id is missing: change columns after restore"):
         restore(as_read(spark, []).drop("value", "broker_id"))
-    with pytest.raises(ConfigError, match="expected raw or inlongmsg"):
-        restore(as_read(spark, []), message_format="json")
+    with pytest.raises(ConfigError, match="expected raw or inlongmsg; did you mean 'inlongmsg'"):
+        restore(as_read(spark, []), message_format="inlong")
     with pytest.raises(ConfigError, match=r"read the dead letter topic with spark\.read"):
         restore(spark.readStream.format("rate").load())

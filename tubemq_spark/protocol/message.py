@@ -16,13 +16,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.peer_text import quoted, shown
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.varint import varint
+from tubemq_spark.similar_names import did_you_mean
 
 ATTRIBUTES_FLAG = 1
 MSG_TYPE_KEY = "$msgType$"
@@ -221,7 +222,8 @@ def parse_zone(text: str) -> tzinfo:
     try:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, OSError, ValueError):
-        raise ValueError("this machine does not know the zone") from None
+        meant = did_you_mean(text, sorted(available_timezones()), 0.8)
+        raise ValueError(f"this machine does not know the zone{meant}") from None
 
 
 def microseconds_of(moment: datetime) -> int:

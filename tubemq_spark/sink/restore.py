@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tubemq_spark import columns
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.similar_names import did_you_mean
 
 
 def _text(cell: str) -> str:
@@ -91,7 +92,8 @@ def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
     pieces, and for one of the other format, so that no row is lost in silence.
     """
     if message_format not in ("raw", "inlongmsg"):
-        raise ConfigError(f"message_format is {message_format!r}; expected raw or inlongmsg")
+        meant = did_you_mean(message_format, ("raw", "inlongmsg"))
+        raise ConfigError(f"message_format is {message_format!r}; expected raw or inlongmsg{meant}")
     if dead.isStreaming:
         raise ConfigError("restore() needs the rows of a batch: read the dead letter topic with spark.read")
     if missing := [name for name in _NEEDED if name not in dead.columns]:

@@ -34,6 +34,7 @@ from tubemq_spark.columns import (
 )
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import EPOCH
+from tubemq_spark.similar_names import nearest
 
 _log = logging.getLogger(__name__)
 
@@ -115,8 +116,11 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
         accepted = ", ".join(f"{column.name} ({column.expected})" for column in columns)
         missing = "" if "value" in names else ", and column 'value' is missing"
         them = "it" if len(unknown) == 1 else "them"
+        others = [column.name for column in written("inlongmsg") if column.name not in names]
+        proposed = [f"'{meant}'" for name in unknown if (meant := nearest(name, others)) is not None]
+        then = f"; did you mean {', '.join(proposed)}? The" if proposed else "; the"
         raise ConfigError(
-            f"{_columns(unknown)} unknown to the sink{missing}; the sink accepts {accepted}; drop or rename {them}"
+            f"{_columns(unknown)} unknown to the sink{missing}{then} sink accepts {accepted}; drop or rename {them}"
         )
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{_columns(twice)} present more than once")

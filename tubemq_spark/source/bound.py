@@ -11,6 +11,7 @@ from typing import Any
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import parse_moment
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.similar_names import did_you_mean
 from tubemq_spark.source.offset import position_from_json, values_from_json
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
@@ -75,6 +76,9 @@ def bound_from_json(option: str, data: Any, words: Collection[str]) -> Bound:
     if isinstance(data, dict):
         topics = {topic: word for topic, word in data.items() if isinstance(word, str) and word.lower() in words}
         data = {topic: keys for topic, keys in data.items() if topic not in topics}
+        for topic, word in data.items():
+            if isinstance(word, str) and (meant := did_you_mean(word, words)):
+                raise ValueError(f"topic {topic} has {word!r}{meant}")
 
     def place_of(partition: Partition, value: Any) -> Place:
         word = numbers.get(value) if type(value) is int else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
@@ -14,6 +14,7 @@ from tubemq_spark.option_definition import not_blank
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.message import parse_moment, parse_zone
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.similar_names import did_you_mean
 from tubemq_spark.source.bound import Bound, bound_from_json, moments_from_json
 from tubemq_spark.source.offset import partition_from_text
 
@@ -96,7 +97,7 @@ def msg_types(types: list[Any]) -> tuple[str, ...]:
 def bound(option: str, *words: str) -> Callable[[str], Bound]:
     def parse(text: str) -> Bound:
         word = text.strip().lower()
-        return Bound(option, word) if word in words else bound_from_json(option, _json(text), words)
+        return Bound(option, word) if word in words else bound_from_json(option, _json(text, words), words)
 
     return parse
 
@@ -109,11 +110,11 @@ def moment_bounds(option: str) -> Callable[[str], Bound]:
     return lambda text: moments_from_json(option, _json(text))
 
 
-def _json(text: str) -> Any:
+def _json(text: str, words: Sequence[str] = ()) -> Any:
     try:
         return json.loads(text, object_pairs_hook=without_repeats)
     except json.JSONDecodeError:
-        raise ValueError("it is neither one of the words nor JSON") from None
+        raise ValueError(f"it is neither one of the words nor JSON{did_you_mean(text, words)}") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 

@@ -11,6 +11,7 @@ from pyspark.sql import types
 from tubemq_spark import columns
 from tubemq_spark.columns import READ, TEXTS, Column
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.similar_names import nearest
 from tubemq_spark.source.row_format import RowFormat
 
 ATTRIBUTES, TIMESTAMP = TEXTS.arrow, columns.TIMESTAMP.arrow
@@ -48,8 +49,13 @@ def with_columns(form: RowFormat, schema: types.StructType) -> RowFormat:
         if kinds.get(field.name) != field.dataType or not field.nullable or names.count(field.name) > 1
     ]
     if wrong or not names:
+        others = [name for name in kinds if name not in names]
+        proposed = [
+            f"'{meant}'" for name in names if name not in kinds and (meant := nearest(name, others)) is not None
+        ]
+        expected = f"; did you mean {', '.join(proposed)}? Expected" if proposed else "; expected"
         raise ConfigError(
-            f"the schema asks for {', '.join(wrong) or 'no column'}; expected any of these columns, each once: "
+            f"the schema asks for {', '.join(wrong) or 'no column'}{expected} any of these columns, each once: "
             f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in kinds.items())}"
         )
     return replace(form, columns=names)
