@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from tubemq_spark.client.producer.record_batch import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.stored_rows import StoredRows
+from tubemq_spark.sink.stored_rows import StoredRows, TemporaryFolderError
 
 HERE, THERE = Partition(1, "demo", 0), Partition(2, "demo", 3)
 
@@ -148,3 +149,21 @@ print(memory() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert int(done.stdout) < 200_000 * 40
+
+
+def test_an_index_that_outgrows_its_disk_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows.MEMORY", 1 << 12)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    stored = StoredRows()
+
+    def add_rows() -> None:
+        for number in range(10_000):
+            stored.add(0, number, digest(number), location(number))
+
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, most[1]))
+        with pytest.raises(TemporaryFolderError, match=r"cannot write into .*: .*\. Make room there, or set TMPDIR"):
+            add_rows()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.sink_options.effectively_once import Start, plan_batch, rows
 from tests.without_spark.sink import Task
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.stored_rows import TemporaryFolderError
 
 
 def test_an_attempt_waits_once_for_all_its_topics(
@@ -54,3 +57,30 @@ def test_plans_share_the_list_of_partitions(start: Start) -> None:
     for _ in range(5):
         plan_batch(cluster, rows("a", 1))
     assert asked.fired == 1
+
+
+def test_a_task_without_a_writable_temporary_folder_fails_at_its_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not when it needs one, after other rows were sent; and the error names the folder."""
+    cluster, task = start(), Task()
+    writing = plan_batch(cluster, rows("a", 10), effectivelyOnceUncertain="sendAgain")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, most[1]))  # as a disk that is full
+        with pytest.raises(TemporaryFolderError) as full:
+            writing.write(rows("a", 10), task)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert str(full.value) == (
+        "option 'effectivelyOnce' needs a folder for temporary files, and the task cannot write into "
+        f"{tmp_path}: File too large. Make room there, or set TMPDIR to another folder, for example with "
+        "spark.executorEnv.TMPDIR"
+    )
+    with monkeypatch.context() as all_read_only:
+        all_read_only.setattr("tubemq_spark.sink.stored_rows.os.access", lambda *_: False)
+        with pytest.raises(TemporaryFolderError, match=f"cannot write into {tmp_path} or /var/tmp or .*TMPDIR"):
+            writing.write(rows("a", 10), task)
+    assert not cluster.tubemq.messages("demo")
+    assert writing.write(rows("a", 10), task.again()).rows == {"1:demo:0": 10}

@@ -34,7 +34,7 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
-from tubemq_spark.sink.stored_rows import StoredRows, StoredRowsOfTask
+from tubemq_spark.sink.stored_rows import StoredRows, StoredRowsOfTask, TemporaryFolderError, check_temporary_folder
 from tubemq_spark.sink.stored_rows_search import QueryBookmarks, StoredRowsSearch
 from tubemq_spark.sink.task_attempts import EarlierAttempts, WriteTask, earlier_attempts
 from tubemq_spark.sink.task_mark import TaskMark
@@ -65,7 +65,9 @@ class Deduplicator:
     """The effectively-once state of one attempt of a task; implements the producer's `RecordLookup`."""
 
     def __init__(self, session: ProducerSession, task: WriteTask, plan: WritePlan) -> None:
+        """Raise `TemporaryFolderError` if the rows that the task may find could not be kept."""
         assert plan.options.effectively_once is not None
+        check_temporary_folder()
         self._options = plan.options.effectively_once
         self._session = session
         self._task = task
@@ -122,6 +124,8 @@ class Deduplicator:
             if topic not in by_topic:
                 by_topic[topic] = self._search.rows_in(topic, of_all_tasks=is_shared)
             stored = by_topic[topic]
+        except TemporaryFolderError:  # a matter of the machine: to send rows again would not be what the user allowed
+            raise
         except TubeMQError as error:
             self._report_uncertain(error)
             return None

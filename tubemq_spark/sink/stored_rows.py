@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import weakref
 from typing import Any
 
 from tubemq_spark.client.producer.record_batch import RecordMetadata
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 
 MEMORY = 16 << 20
@@ -37,6 +40,43 @@ _COUNT_OTHERS = """
 """
 
 
+class TemporaryFolderError(ConfigError):
+    """SQLite cannot write its temporary files."""
+
+    cause = "A task with `effectivelyOnce` cannot write temporary files: no folder for them is writable, or it is full."
+    remedy = (
+        "Make room in the folder that the text names, or set the environment variable `TMPDIR` to another one where "
+        "the tasks run, for example with `spark.executorEnv.TMPDIR`."
+    )
+
+
+def check_temporary_folder() -> None:
+    """Raise `TemporaryFolderError` if SQLite cannot write temporary files in this process."""
+    folder = _temporary_folder()
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        raise _unwritable(folder, error.strerror or str(error)) from None
+
+
+def _temporary_folder() -> str:
+    """Return the folder that SQLite uses: the first that it may write."""
+    named = (os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR"))
+    folders = [*(one for one in named if one), "/var/tmp", "/usr/tmp", "/tmp", "."]
+    for folder in folders:
+        if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise _unwritable(" or ".join(folders), "no such folder, or no permission")
+
+
+def _unwritable(folder: str, reason: object) -> TemporaryFolderError:
+    return TemporaryFolderError(
+        f"option 'effectivelyOnce' needs a folder for temporary files, and the task cannot write into {folder}: "
+        f"{reason}. Make room there, or set TMPDIR to another folder, for example with spark.executorEnv.TMPDIR"
+    )
+
+
 class StoredRows:
     """The rows of a batch that earlier attempts have stored in a topic, by task."""
 
@@ -47,12 +87,13 @@ class StoredRows:
         """The numbers of the tasks that have stored rows."""
         self._partitions: dict[Partition, int] = {}  # and the number that stands for each in the database
         self._fresh: list[tuple[int | None, ...]] = []  # rows to insert
+        self._error = sqlite3.OperationalError
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
         self._database.executescript(_CREATE.format(kibibytes=MEMORY >> 10))
 
     def add(self, task: int, row: int, digest: str, stored: RecordMetadata) -> None:
-        """Add a row with its digest of 16 hex digits; a row that is added again counts once."""
+        """Add a row with its digest of 16 hex digits; a row that is added again counts once. Raise as `query`."""
         number = self._partitions.setdefault(stored.partition, len(self._partitions))
         self._fresh.append((task, _column_of(digest), row, number, stored.message_id, stored.offset))
         self.tasks.add(task)
@@ -70,11 +111,17 @@ class StoredRows:
         return StoredRowsOfTask(self, list(self._partitions), task)
 
     def query(self, statement: str, *values: int) -> Any:
-        """Return the first row of the result, None if there is none."""
-        return self._database.execute(statement, values).fetchone()
+        """Return the first row of the result, None if there is none. Raise `TemporaryFolderError` on a full disk."""
+        try:
+            return self._database.execute(statement, values).fetchone()
+        except self._error as error:
+            raise _unwritable(_temporary_folder(), error) from None
 
     def _insert(self) -> None:
-        self._database.executemany("INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, 0)", self._fresh)
+        try:
+            self._database.executemany("INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, 0)", self._fresh)
+        except self._error as error:
+            raise _unwritable(_temporary_folder(), error) from None
         self._fresh.clear()
 
 
