@@ -14,6 +14,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tubemq_spark.shipping import Ships
+
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="CountsInTasks")
 
 
-class TubeMQDataSource(DataSource):
+class TubeMQDataSource(Ships, DataSource):
     """Apache TubeMQ as a source and sink of Spark, batch and streaming.
 
     >>> df = (
@@ -72,5 +74,5 @@ class TubeMQDataSource(DataSource):
         return self._counting(stream_writer(self.options, schema, overwrite))
 
     def _counting(self, made: C) -> C:
-        made.totals = self.totals
+        made.totals, made.arrive = self.totals, self.arrive
         return made

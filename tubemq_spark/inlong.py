@@ -2,7 +2,7 @@
 """InLong's packs and texts as functions of Spark, for the bytes of any source, such as Pulsar or files.
 
 The first argument is a column, or `bytes`: then the result is a Python value. The functions take Arrow batches, and
-single rows in Spark 4.0, which has no such functions. The executors need this package.
+single rows in Spark 4.0, which has no such functions. The executors need this package, unless `register` ships it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyspark.sql import functions as sf
 
 from tubemq_spark.columns import READ, TEXTS
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.shipping import for_tasks
 from tubemq_spark.source import inlong
 from tubemq_spark.source.arrow_arrays import binaries, lists, maps, texts
 from tubemq_spark.source.options import MSG_TIME_ZONE
@@ -102,7 +103,8 @@ def _applied(convert: _Convert, returns: types.DataType, data: Column | str | by
     bodies = (sf.col(data) if isinstance(data, str) else data).cast("binary")
     others = sf.lit(None).cast(TEXTS.spark) if attributes is None else attributes
     if not hasattr(sf, "arrow_udf"):
-        return sf.udf(partial(_of_one, convert), returns)(bodies, others)
+        return sf.udf(for_tasks(partial(_of_one, convert)), returns)(bodies, others)
+    convert = for_tasks(convert)
 
     def of_batch(bodies: pa.Array, others: pa.Array) -> pa.Array:  # Spark looks at the types of the parameters
         return convert(bodies, others)

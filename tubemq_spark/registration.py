@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,43 +12,56 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.shipping import arrival, use
 from tubemq_spark.task_counts import Totals, accumulator_of
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
+_log = logging.getLogger(__name__)
 
-def register(spark: SparkSession) -> None:
+
+def register(spark: SparkSession, *, ship: bool = False) -> None:
     """Make `format("tubemq")` known to `spark`. It may be called again, and where Spark has found the format itself.
 
-    Spark looks for data sources once in the life of its JVM, when a format is first used. So a call is needed
+    With `ship`, only this program's Python needs the package: it travels to the Python processes that plan and run
+    tasks, inside of what Spark sends them, about 0.5 MB each time. These need `pyarrow`, `numpy` and `protobuf`. If
+    another version of the package is installed there, this program's is used. Nothing is written to their disks.
+
+    Spark looks for data sources once in the life of its JVM, when a format is first used. So a call is needed, too,
 
     - in a notebook, if the package was installed after Spark had started, for example with `%pip`;
     - where PYSPARK_DRIVER_PYTHON is set and is not the same as PYSPARK_PYTHON, such as `jupyter`: Spark looks for data
       sources with the first, and fails if that is not a Python with the package. A registered one runs with the second;
-    - with `--py-files` or `addPyFile`, which Spark's own look-up does not see;
+    - with `--py-files` or `addPyFile`, which Spark's own look-up does not see; the package is always shipped then;
     - on platforms that do not look for data sources at all;
     - in a Python thread of its own that writes before anything else: Spark looks in the thread's active session, and a
       new thread has none until this call.
 
-    It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package installed.
+    It works on Spark 4.0 to 4.3, also with Spark Connect, where the client's package travels to the server.
 
     Where Python programs have accumulators (not with Connect), the tasks of a source that was registered report what
     they count: `tubemq_spark.monitoring`.
     """
     spark.createDataFrame([], "value binary")  # makes the session the thread's active one
-    archive = Path(__file__).parents[1]
+    totals = accumulator_of(spark)
+    # Spark gives an archive of `--py-files` to tasks, but not to the driver's processes that plan.
+    if ship := ship or Path(__file__).parents[1].is_file():
+        source = _shipped(totals)
+    else:
+        source = TubeMQDataSource if totals is None else _counting(totals)
+    use(ship)
     try:
-        if archive.is_file():
-            spark.dataSource.register(_archived(str(archive)))
-        elif (totals := accumulator_of(spark)) is not None:
-            spark.dataSource.register(_counting(totals))
-        else:
-            spark.dataSource.register(TubeMQDataSource)
+        spark.dataSource.register(source)
     except AnalysisException as error:
         # Spark 4.0 refuses to replace a source that it has found by itself; that one works, too.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+        if ship:
+            _log.warning(
+                "[not-shipped] this release of Spark keeps the source that it has found in the driver's Python: tasks "
+                "run the same path, where each executor needs the package"
+            )
 
 
 def _counting(totals: Accumulator[Totals]) -> type[DataSource]:
@@ -59,28 +72,19 @@ def _counting(totals: Accumulator[Totals]) -> type[DataSource]:
     return TubeMQ
 
 
-def _archived(archive: str) -> type[DataSource]:
-    """Return the data source for a package that Spark has shipped in `archive`, as `--py-files` does.
+def _shipped(totals: Accumulator[Totals] | None) -> type[DataSource]:
+    prototype = TubeMQDataSource({})
+    prototype.totals, prototype.arrive = totals, arrival()
+    arrive, arguments = prototype.__reduce_ex__(2)
 
-    Spark gives such files to tasks, but not to the driver's process that plans a stream (tried on Spark 4.3). The class
-    and its methods are local, so cloudpickle sends them by value to that process, where they add the archive to the
-    path.
-    """
+    class TubeMQ(DataSource):  # local, so cloudpickle sends it by value
+        @classmethod
+        def name(cls) -> str:
+            return "tubemq"
 
-    def forwarded(name: str) -> Callable[..., Any]:
-        def call(source: DataSource, *given: Any, **named: Any) -> Any:
-            import sys
+        def __new__(cls, options: Any) -> DataSource:  # type: ignore[misc]
+            source: DataSource = arrive(*arguments)
+            source.options = options
+            return source
 
-            try:
-                from tubemq_spark.datasource import TubeMQDataSource
-            except ModuleNotFoundError:
-                sys.path.append(archive)
-                from tubemq_spark.datasource import TubeMQDataSource
-
-            return getattr(TubeMQDataSource(source.options), name)(*given, **named)
-
-        return call
-
-    names = ("schema", "reader", "streamReader", "writer", "streamWriter")
-    methods: dict[str, Any] = {name: forwarded(name) for name in names}
-    return type("TubeMQ", (DataSource,), {"name": classmethod(lambda _: "tubemq"), **methods})
+    return TubeMQ

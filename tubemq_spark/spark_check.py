@@ -11,10 +11,11 @@ from pyspark.sql.functions import udf
 
 from tubemq_spark.checks.cluster import Found
 from tubemq_spark.checks.driver import driver_checks
-from tubemq_spark.checks.executors import judge_reports, task_program
+from tubemq_spark.checks.executors import judge_reports, server_reports, task_program
 from tubemq_spark.checks.interpreters import this_interpreter
 from tubemq_spark.checks.network import Server
 from tubemq_spark.checks.result import CheckResult, failed, format_table, ok
+from tubemq_spark.shipping import ShippedFunction, arrival, is_used
 
 _ROWS = 1000  # enough that each of Spark's default partitions has one
 
@@ -24,8 +25,9 @@ def check(spark: SparkSession, options: Mapping[str, str], *, show: bool = True)
 
     `options` are those of a source, of a sink, of both, or only `tubemq.…`. The checks: options; versions of Python,
     pyspark, protobuf, pyarrow, numpy and this package, and versions that do not work together; whether Spark finds the
-    format and the executors have the package; TCP, TLS and framing to the masters and to each broker they list; whether
-    the topics exist and have partitions; whether the group is admitted; who holds its partitions; clocks.
+    format; whether the package is installed in the executors, or travels there because of `register(spark, ship=True)`;
+    TCP, TLS and framing to the masters and to each broker they list; whether the topics exist and have partitions;
+    whether the group is admitted; who holds its partitions; clocks.
 
     Nothing is moved, claimed or sent: the check may run beside production. It runs one Spark job with Spark's default
     number of partitions; executors that get none of its tasks are not checked. It works with Spark Connect, where
@@ -52,18 +54,20 @@ def _discovery(spark: SparkSession) -> CheckResult:
     try:
         _ = spark.read.format("tubemq").options(**options).load().schema
     except Exception as error:  # Spark raises errors of many classes here
-        return failed(
-            "discovery",
-            subject,
-            _first_line(error),
-            "call tubemq_spark.register(spark); if that does not help, install the package in the Python that the "
-            "driver's JVM starts (PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON), and restart Spark",
+        remedy = (
+            "give what the text names to the Python that the driver's JVM starts (PYSPARK_PYTHON)"
+            if is_used()
+            else "call tubemq_spark.register(spark, ship=True); or install the package in the Python that the "
+            "driver's JVM starts (PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON), and restart Spark"
         )
+        return failed("discovery", subject, _first_line(error), remedy)
     return ok("discovery", subject, "Spark finds it and loads its schema")
 
 
 def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Server]) -> Iterator[CheckResult]:
-    program = task_program(options, servers)
+    shipped = is_used()
+    function = ShippedFunction(server_reports, arrival()).__reduce_ex__(2) if shipped else None
+    program = task_program(options, servers, function)
     reports: list[str] = []  # of one task, for each gets a copy of its own
 
     def run(_: int) -> str | None:
@@ -84,7 +88,7 @@ def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Se
         yield failed("executors", "tasks", problem, remedy)._replace(place="executor")
         return
     yield ok("executors", "tasks", f"{len(found)} tasks ran")._replace(place="executor")
-    yield from judge_reports(found, driver, began, time.time())
+    yield from judge_reports(found, driver, began, time.time(), shipped=shipped)
 
 
 def _first_line(error: Exception) -> str:

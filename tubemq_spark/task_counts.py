@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tubemq_spark.client.counters import COUNTERS
 from tubemq_spark.client.runtime import PerProcess
+from tubemq_spark.shipping import Ships
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -36,7 +37,7 @@ class _Sum(AccumulatorParam[Totals]):
         return {**value1, **{query: Counter(value1.get(query)) + Counter(counts) for query, counts in value2.items()}}
 
 
-class CountsInTasks:
+class CountsInTasks(Ships):
     """A reader or writer whose tasks report what they count, if `register` gave the data source an accumulator."""
 
     totals: Accumulator[Totals] | None = None

@@ -19,15 +19,19 @@ from tubemq_spark.checks.settings import check_settings
 from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
 from tubemq_spark.client.settings import PASSWORD, PASSWORD_FILE, USER
 from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.shipping import Arrive
 
 _OF_DRIVER = {option.name.lower() for option in (USER, PASSWORD, PASSWORD_FILE)}
 
 
-def task_program(options: Mapping[str, str], servers: Sequence[Server]) -> Callable[[], str]:
+def task_program(
+    options: Mapping[str, str], servers: Sequence[Server], shipped: tuple[Arrive, tuple[bytes]] | None = None
+) -> Callable[[], str]:
     """Return the function that tasks call; it returns a report as JSON.
 
     The function is nested and has plain values only, so cloudpickle sends it by value. It imports this package when it
-    runs, if the executor has it. Only the driver reads a password file, and connections need no credentials.
+    runs, if the executor has it, or makes `server_reports` of what is `shipped`. Only the driver reads a password file,
+    and connections need no credentials.
     """
     source = inspect.getsource(worker_probe)
     given = {name: value for name, value in options.items() if name.lower() not in _OF_DRIVER}
@@ -41,13 +45,17 @@ def task_program(options: Mapping[str, str], servers: Sequence[Server]) -> Calla
         exec(source, namespace)
         report = {"interpreter": namespace["describe"]()}
         try:
-            from tubemq_spark.checks.executors import server_reports
-
-            report["results"] = server_reports(given, addresses)
-        except ImportError:
+            if shipped is None:
+                from tubemq_spark.checks.executors import server_reports as reports
+            else:
+                arrive, arguments = shipped
+                reports = arrive(*arguments)
+        except Exception:  # the interpreter's report says what is missing
             report["connections"] = [
                 [host, port, role, namespace["try_connect"](host, port, seconds)] for host, port, role in addresses
             ]
+        else:
+            report["results"] = reports(given, addresses)
         return json.dumps(report)
 
     return program
@@ -63,13 +71,15 @@ def server_reports(options: Mapping[str, str], addresses: Sequence[tuple[str, in
     return [list(result) for result in found]
 
 
-def judge_reports(reports: Iterable[str], driver: Interpreter, began: float, ended: float) -> list[CheckResult]:
+def judge_reports(
+    reports: Iterable[str], driver: Interpreter, began: float, ended: float, *, shipped: bool = False
+) -> list[CheckResult]:
     """Return the results for each host and interpreter of the tasks' `reports`, which ran between `began` and `ended`
     (seconds since the epoch). Results that are the same on a host are returned once."""
     found: dict[CheckResult, None] = {}
     for report in sorted(map(json.loads, reports), key=lambda report: str(report["interpreter"]["host"])):
         interpreter = Interpreter(**report["interpreter"])
-        results = [*check_versions(interpreter), *check_same(interpreter, driver)]
+        results = [*check_versions(interpreter), *check_same(interpreter, driver, shipped=shipped)]
         results.append(check_other_clock(interpreter.time, began, ended, interpreter.host))
         results += _of_servers(report, interpreter.host)
         found.update((one._replace(place=f"executor {interpreter.host}"), None) for one in results)

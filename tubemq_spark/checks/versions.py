@@ -7,19 +7,13 @@ The numbers are those of pyproject.toml, of Spark's own requirements, and of the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tubemq_spark.checks.result import CheckResult, failed, ok, warning
+from tubemq_spark.requirements import NEEDED, Range, Version, numbers_of
 
-Version = tuple[int, ...]
-
-
-def numbers_of(text: str) -> Version:
-    """Return the leading numbers of a version, such as (4, 1, 2) of `4.1.2.dev0`."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(map(int, found[0].split("."))) if found else ()
+_Judgement = tuple[Callable[[str, str, str, str], CheckResult], str, str]  # with detail and remedy
 
 
 class Interpreter(NamedTuple):
@@ -41,36 +35,8 @@ class Interpreter(NamedTuple):
         return None if text is None or text.startswith("import fails") else numbers_of(text)
 
 
-class _Range(NamedTuple):
-    """The versions of a package from `least` on, before `below`."""
-
-    package: str
-    least: Version = ()
-    below: Version | None = None
-
-    @property
-    def shown(self) -> str:
-        """The name of the package in results."""
-        return self.package.removeprefix("google.")
-
-    @property
-    def requirement(self) -> str:
-        least, below = (".".join(map(str, version)) for version in (self.least, self.below or ()))
-        return f"{self.shown}>={least}" + (f",<{below}" if below else "")
-
-    def has(self, version: Version | None) -> bool:
-        if not version:
-            return False
-        return version >= self.least and (self.below is None or version < self.below)
-
-
-SPARK = _Range("pyspark", (4, 0), (4, 4))
-_RANGES = (
-    SPARK,
-    _Range("google.protobuf", (4, 24, 1), (8,)),
-    _Range("pyarrow", (14, 0, 1)),
-    _Range("numpy", (1, 21, 3), (3,)),
-)
+SPARK = Range("pyspark", (4, 0), (4, 4))
+_RANGES = (SPARK, *NEEDED)
 _LEAST_PYTHON = (3, 10)
 _NO_METADATA = "0.0.0"  # `tubemq_spark.__version__` of a package that pip did not install
 
@@ -78,25 +44,25 @@ _NO_METADATA = "0.0.0"  # `tubemq_spark.__version__` of a package that pip did n
 _PAIRS = (
     *(
         (
-            _Range("pyspark", (4, minor), (4, minor + 1)),
-            _Range("pyarrow", below=(least,)),
+            Range("pyspark", (4, minor), (4, minor + 1)),
+            Range("pyarrow", below=(least,)),
             f"pip install 'pyarrow>={least}': Spark 4.{minor} needs pyarrow {least} or later",
         )
         for minor, least in enumerate((11, 15, 18, 18))
     ),
     (
-        _Range("pyspark", (4, 3)),
-        _Range("python", below=(3, 11)),
+        Range("pyspark", (4, 3)),
+        Range("python", below=(3, 11)),
         "use Python 3.11 or later, or Spark 4.2: Spark 4.3 needs Python 3.11 or later",
     ),
     (
-        _Range("pyarrow", below=(16,)),
-        _Range("numpy", (2,)),
+        Range("pyarrow", below=(16,)),
+        Range("numpy", (2,)),
         "pip install 'numpy<2', or a newer pyarrow: pyarrow before 16 cannot use numpy 2",
     ),
     (
-        _Range("pyspark", below=(4, 4)),
-        _Range("pandas", (3,)),
+        Range("pyspark", below=(4, 4)),
+        Range("pandas", (3,)),
         "pip install 'pandas<3': Spark up to 4.3 warns of pandas 3 and is not tested with it",
     ),
 )
@@ -115,8 +81,9 @@ def check_versions(found: Interpreter) -> list[CheckResult]:
     return results
 
 
-def check_same(found: Interpreter, driver: Interpreter) -> Iterator[CheckResult]:
-    """Yield the results for an interpreter of tasks, compared with the driver's: Python, and this package."""
+def check_same(found: Interpreter, driver: Interpreter, *, shipped: bool = False) -> Iterator[CheckResult]:
+    """Yield the results for an interpreter of tasks, compared with the driver's: Python, and this package, which may be
+    `shipped` to it."""
     if numbers_of(found.python)[:2] != numbers_of(driver.python)[:2]:
         yield failed(
             "python",
@@ -124,25 +91,43 @@ def check_same(found: Interpreter, driver: Interpreter) -> Iterator[CheckResult]
             f"Python {found.python}, the driver runs {driver.python}: Spark refuses tasks of another minor release",
             "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to the same release of Python on all nodes",
         )
-    theirs, ours = found.packages.get("tubemq_spark"), driver.packages.get("tubemq_spark")
-    if theirs is None:
-        problem = f"{found.executable} on {found.host} does not have the package"
-        remedy = f"install tubemq-spark {ours} in that environment on each node; --py-files is not enough for streams"
-    elif theirs.startswith("import fails"):
-        problem, remedy = theirs, f"install tubemq-spark {ours} and its requirements there again"
-    elif theirs == _NO_METADATA != ours:
-        problem = f"on {found.host} it is imported from an archive or a folder, so its version is unknown"
-        remedy = f"make sure that it is {ours}, or install that version in the environment on each node"
-    elif theirs != ours:
-        problem = f"{theirs} on {found.host}, but the driver has {ours}"
-        remedy = f"install tubemq-spark {ours} in each environment, and restart the executors"
-    else:
-        problem, remedy = f"{theirs}, as on the driver", ""
-    judge = ok if not remedy else warning if theirs == _NO_METADATA else failed
+    judge, problem, remedy = (_shipped if shipped else _same)(found, driver)
     yield judge("tubemq-spark", "tubemq-spark", problem, remedy)
 
 
-def _package(one: _Range, found: Interpreter) -> CheckResult:
+def _shipped(found: Interpreter, driver: Interpreter) -> _Judgement:
+    theirs, ours = found.packages.get("tubemq_spark"), driver.packages.get("tubemq_spark")
+    others = "" if theirs in {None, ours} else f"; {theirs}, which is installed on {found.host}, is not used"
+    return ok, f"{ours} travels from the driver{others}", ""
+
+
+def _same(found: Interpreter, driver: Interpreter) -> _Judgement:
+    theirs, ours = found.packages.get("tubemq_spark"), driver.packages.get("tubemq_spark")
+    if theirs is None:
+        return (
+            failed,
+            f"{found.executable} on {found.host} does not have the package",
+            f"call tubemq_spark.register(spark, ship=True), or install tubemq-spark {ours} there, on each node",
+        )
+    if theirs.startswith("import fails"):
+        return failed, theirs, f"install tubemq-spark {ours} and its requirements there again"
+    if theirs == _NO_METADATA != ours:
+        return (
+            warning,
+            f"on {found.host} it is imported from an archive or a folder, so its version is unknown",
+            f"make sure that it is {ours}, or install that version in the environment on each node",
+        )
+    if theirs != ours:
+        return (
+            failed,
+            f"{theirs} on {found.host}, but the driver has {ours}",
+            f"call tubemq_spark.register(spark, ship=True), or install tubemq-spark {ours} in each environment, and "
+            "restart the executors",
+        )
+    return ok, f"{theirs} is installed, as on the driver", ""
+
+
+def _package(one: Range, found: Interpreter) -> CheckResult:
     name, text, version = one.shown, found.text(one.package), found.version(one.package)
     remedy = f"pip install '{one.requirement}' in the environment of {found.executable}"
     if text is None:

@@ -23,10 +23,9 @@ def describe() -> dict[str, Any]:
     """Return host, interpreter, time (seconds since the epoch) and the version of each package; None if it is missing,
     the error if its import fails."""
     found = {name: _imported(name) for name in IMPORTED}
-    try:
-        found["pandas"] = importlib.metadata.version("pandas")  # importing it takes long
-    except importlib.metadata.PackageNotFoundError:
-        found["pandas"] = None
+    if hasattr(sys.modules.get("tubemq_spark"), "__shipped__"):  # the driver's, from an earlier task
+        found["tubemq_spark"] = _noted("tubemq-spark")
+    found["pandas"] = _noted("pandas")  # importing it takes long
     return {
         "host": platform.node(),
         "executable": sys.executable,
@@ -34,6 +33,14 @@ def describe() -> dict[str, Any]:
         "time": time.time(),
         "packages": found,
     }
+
+
+def _noted(name: str) -> str | None:
+    """Return the version that pip has noted."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _imported(name: str) -> str | None:
