@@ -16,10 +16,12 @@ from tubemq_spark.requirements import NEEDED, numbers_of
 
 _log = logging.getLogger(__name__)
 
+TOLD: list[str] = []  # the interpreters of which this process has logged that they have another version
 
-def check_packages() -> None:
-    """Raise `ConfigError` if a package is missing or too old here. Log if this process has another version of this one,
-    which it does not use."""
+
+def check_packages(told: list[str]) -> None:
+    """Raise `ConfigError` if a package is missing or too old here. Log if this interpreter has another version of this
+    one, which it does not use, unless an earlier process has `told` so."""
     here = f"{sys.executable} on {system.host_name()}"
     bad = {}
     for one in NEEDED:
@@ -33,12 +35,14 @@ def check_packages() -> None:
         raise ConfigError(
             f"a Python that Spark runs, {here}, has {' and '.join(bad.values())}: install {required} there"
         )
-    if PathFinder.find_spec("tubemq_spark") is not None:
-        other, ours = _installed("tubemq-spark") or "an unknown version", tubemq_spark.__version__
-        if other != ours:
-            _log.warning(
-                "[other-version] %s has tubemq-spark %s installed; it runs the driver's %s instead", here, other, ours
-            )
+    if here in told or PathFinder.find_spec("tubemq_spark") is None:
+        return
+    other, ours = _installed("tubemq-spark") or "an unknown version", tubemq_spark.__version__
+    if other != ours:
+        TOLD.append(here)
+        _log.warning(
+            "[other-version] %s has tubemq-spark %s installed; it runs the driver's %s instead", here, other, ours
+        )
 
 
 def _installed(name: str) -> str | None:

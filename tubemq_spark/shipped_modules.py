@@ -46,7 +46,7 @@ class ShippedModules(MetaPathFinder, Loader):
         exec(marshal.loads(code), vars(module))
 
 
-def install(identity: str, version: str, packed: bytes) -> None:
+def install(identity: str, version: str, packed: bytes, told: list[str]) -> None:
     """Let this process import the modules of `packed`, and forget others of the package that it has imported. Raise
     `ConfigError` if it lacks a package that they need."""
     if client := sys.modules.get(f"{_PACKAGE}.client"):
@@ -58,5 +58,5 @@ def install(identity: str, version: str, packed: bytes) -> None:
     logger = logging.getLogger(_PACKAGE)
     logger.handlers[:] = [one for one in logger.handlers if not type(one).__module__.startswith(f"{_PACKAGE}.")]
     sys.meta_path.insert(0, ShippedModules(version, packed))
-    import_module(f"{_PACKAGE}.arrival").check_packages()
+    import_module(f"{_PACKAGE}.arrival").check_packages(told)
     vars(sys.modules[_PACKAGE])["__shipped__"] = identity

@@ -80,6 +80,7 @@ def arrival() -> Arrive:
     imports the package, if another one than that of this driver is there.
     """
     package, source = tuple(packed()), inspect.getsource(shipped_modules)
+    told: list[str] = []  # by earlier processes, so that those after them do not log the same again
 
     def arrive(pickled: bytes) -> Any:
         import pickle
@@ -88,7 +89,8 @@ def arrival() -> Arrive:
         if getattr(sys.modules.get("tubemq_spark"), "__shipped__", None) != package[0]:
             namespace: dict[str, Any] = {"__name__": "tubemq_spark_arrives"}
             exec(source, namespace)
-            namespace["install"](*package)
+            namespace["install"](*package, told)
+        told[:] = {*told, *sys.modules["tubemq_spark.arrival"].TOLD}
         kind, state = pickle.loads(pickled)
         made = kind.__new__(kind)
         vars(made).update(state, arrive=arrive)

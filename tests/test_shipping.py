@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `register(spark, ship=True)` sends, in Python processes that lack the package: without Spark's JVM."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.matrix.bare_python import NEEDED, bare_python
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = {"tubemq.master": "localhost", "tubemq.group": "readers", "subscribe": "orders"}
+
+# Prints what Spark would get: the pickled class of the source.
+DRIVER = """
+import base64, sys
+from types import SimpleNamespace
+from pyspark.serializers import CloudPickleSerializer
+sys.path.insert(0, sys.argv[1])
+import tubemq_spark
+def taken(source):
+    print(base64.b64encode(CloudPickleSerializer().dumps(source)).decode())
+registry = SimpleNamespace(register=taken)
+tubemq_spark.register(SimpleNamespace(createDataFrame=lambda *_: None, dataSource=registry), ship=True)
+"""
+
+# Does with each class what Spark's processes do, one after the other: as a planner, then as another one, then as a task
+# and as a process that commits. Input partitions and commit messages travel by themselves.
+WORKER = """
+import base64, json, logging, sys, traceback
+from pyspark.serializers import CloudPickleSerializer
+pickles = CloudPickleSerializer()
+again = lambda made: pickles.loads(pickles.dumps(made))
+given = json.load(sys.stdin)
+found = []
+for text in given["classes"]:
+    try:
+        source = again(pickles.loads(base64.b64decode(text))(options=given["options"]))
+        reader = again(source.reader(source.schema()))
+        import tubemq_spark
+        found.append([tubemq_spark.__version__, type(reader).__name__, getattr(tubemq_spark, "mark", "")])
+    except Exception:
+        found.append(traceback.format_exc())
+print(json.dumps(found))
+"""
+
+
+def sent_by(package: Path) -> str:
+    """Return the class that a driver registers whose package is in a folder."""
+    command = [sys.executable, "-c", DRIVER, str(package)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def sent() -> str:
+    return sent_by(ROOT)
+
+
+def arrived(python: Path, *classes: str, **variables: str) -> tuple[list[Any], str]:
+    """Return what a process found with each class, and what it logged."""
+    given = json.dumps({"classes": classes, "options": OPTIONS})
+    # Not in a folder that has the package
+    done = subprocess.run(
+        [python, "-c", WORKER], input=given, capture_output=True, text=True, cwd=python.parent, env=variables
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_no_file_is_written(sent: str, tmp_path: Path) -> None:
+    """So it does not matter who can write the temporary folder, or that there is none."""
+    python = bare_python(tmp_path / "bare")
+    for folder in (tmp_path / "temporary", Path("/does/not/exist")):
+        (found,), _ = arrived(python, sent, TMPDIR=str(folder), HOME=str(folder), PYTHONDONTWRITEBYTECODE="1")
+        assert found[1] == "TubeMQReader"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare"]
+
+
+def test_code_of_others_is_not_run(sent: str, tmp_path: Path) -> None:
+    """Whatever lies in the folders where Python looks for modules."""
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "tubemq_spark.py").write_text("raise SystemExit('planted')")
+    (found,), _ = arrived(bare_python(tmp_path / "bare"), sent, PYTHONPATH=str(tmp_path / "planted"))
+    assert found[1] == "TubeMQReader"
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_missing_package_is_named(name: str, sent: str, tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "bare", [one for one in NEEDED if one != name])
+    (found,), _ = arrived(python, sent)
+    *_, sentence = found.splitlines()
+    assert sentence.startswith(f"tubemq_spark.errors.ConfigError: a Python that Spark runs, {python} on ")
+    assert f", has no {name}: install '{name}>=" in sentence
+
+
+@pytest.mark.parametrize("name", ["pyarrow", "numpy"])
+def test_an_old_package_is_named(name: str, sent: str, tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "bare", [one for one in NEEDED if one != name], {name: (name, "1.2.3")})
+    (found,), _ = arrived(python, sent)
+    assert f"has {name} 1.2.3, which is too old: install '{name}>=" in found
+
+
+def test_another_version_is_not_used_and_logged_once(sent: str, tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "bare", others={"tubemq_spark": ("tubemq-spark", "0.0.9")})
+    found, log = arrived(python, sent, sent)
+    assert [reader for _, reader, _ in found] == 2 * ["TubeMQReader"]
+    assert log.count("[other-version]") == 1
+    assert f"{python} on " in log
+    assert "has tubemq-spark 0.0.9 installed; it runs the driver's" in log
+
+
+def test_two_drivers_have_their_own_version(sent: str, tmp_path: Path) -> None:
+    """Also in one process, which Spark Connect could share."""
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "tubemq_spark", other / "tubemq_spark")
+    with open(other / "tubemq_spark" / "__init__.py", "a", encoding="utf-8") as module:
+        module.write("\nmark = 'other'\n")
+    changed = sent_by(other)
+    found, log = arrived(bare_python(tmp_path / "bare"), sent, changed, sent)
+    assert [mark for _, _, mark in found] == ["", "other", ""]
+    assert log == ""
+
+
+def test_what_is_sent_is_small(sent: str) -> None:
+    """Far less than Spark's threshold for broadcasts, 1 MiB: each micro-batch sends it some times."""
+    assert len(base64.b64decode(sent)) < 650_000
