@@ -70,6 +70,7 @@ def open_ground(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[Ground, None, None]:
     """Yield the ground of a test. At the end its clusters stop, and the process forgets them."""
+    monkeypatch.setattr("tubemq_spark.shipping._is_used", False)  # as `register` without `ship`
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     with ExitStack() as stack:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python environments for Spark's workers with chosen packages only, made of links into the present environment."""
+"""Python environments for Spark's workers with chosen packages only, made of links into the present environment.
+
+bare_python.py FOLDER makes one without `tubemq-spark` and prints its program.
+"""
 
 from __future__ import annotations
 
+import sys
 import venv
 from collections.abc import Iterable, Mapping
 from importlib.metadata import distribution
@@ -33,3 +37,7 @@ def bare_python(
         noted.mkdir()
         (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     return folder / "bin" / "python"
+
+
+if __name__ == "__main__":
+    print(bare_python(Path(sys.argv[1])))

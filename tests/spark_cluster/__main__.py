@@ -40,8 +40,12 @@ def main() -> int:
         sys.exit(f"{folder} has files that are not of such a run: name another folder with --output")
     shutil.rmtree(folder, ignore_errors=True)
     managers = given.manager or names[:1]
-    exact = sum(run(_MANAGERS[name], chosen, given.python, folder / name) for name in managers)
-    planned = len(managers) * len(chosen)
+    exact = planned = 0
+    for name in managers:
+        manager = _MANAGERS[name]
+        possible = [one for one in chosen if manager.can_ship or not one.ships]
+        exact += run(manager, possible, given.python, folder / name)
+        planned += len(possible)
     print(f"{exact} of {planned} scenarios are exact", flush=True)
     return 0 if exact == planned else 1
 

@@ -26,7 +26,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType
 
+import tubemq_spark
 from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.task_counts import task_counts
 
 TOLD = "told.txt"
 RESULT = "RESULT "
@@ -230,6 +232,16 @@ class Application:
         if first.errorMessage().isDefined():
             return str(first.errorMessage().get())
         return None if first.status() == "RUNNING" else str(first.status())
+
+    def ship(self) -> Found:
+        """Read and copy with executors that lack the package, and check that they do."""
+        tubemq_spark.register(self.spark, ship=True)
+        found = {**counts(self.batch()), **self.copy(self.stream(maxOffsetsPerTrigger="1000"))}
+        rows = tubemq_spark.check(self.spark, self.options())
+        package = {row.detail for row in rows if row.check == "tubemq-spark" and row.place.startswith("executor")}
+        travels = package == {f"{tubemq_spark.__version__} travels from the driver"}
+        failed = [row for row in rows if row.state == "failed"]
+        return {**found, "travels": travels and not failed, "counted": task_counts().get("fetches", 0) > 0}
 
     def scale(self) -> Found:
         """Wait until the idle query has no executor; then rows arrive, and Spark starts executors again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from tests.real.processes import Ports, Processes, read
 HOST = "127.0.0.1"
 # Hosts of their own, because Spark starts no second attempt of a task on the host of the first one.
 WORKER_HOSTS = ("127.0.0.2", "127.0.0.3")
+_BARE = Path(__file__).parents[1] / "matrix" / "bare_python.py"
 _START = 120.0  # seconds
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 _OURS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
@@ -28,6 +30,7 @@ class SparkCluster(ABC):
 
     title: str
     url: str
+    can_ship = False  # whether drivers can run another Python than executors
 
     def __init__(self, python: Path, folder: Path) -> None:
         (self.home,) = python.parents[1].glob("lib/python*/site-packages/pyspark")
@@ -52,6 +55,13 @@ class SparkCluster(ABC):
         """Return the environment of the command, without what would replace the installed wheel or its Spark."""
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
         return {**inherited, "SPARK_HOME": str(self.home)}
+
+    def bare_python(self) -> Path:
+        """Return a Python with the Spark of the environment that lacks the wheel."""
+        folder = self.folder / "bare"
+        if not folder.exists():
+            subprocess.run([self.python, _BARE, folder], check=True, stdout=subprocess.DEVNULL)
+        return folder / "bin" / "python"
 
     def executors(self) -> list[int]:
         """Return the process ids of the executors."""

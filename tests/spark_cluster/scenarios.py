@@ -41,7 +41,7 @@ class Scenario:
     """`times` is how often each row must be in what the program returns, None if it returns no rows. `copies` says
     whether the output topic must have each row once. `kills` tells when an executor is killed: while the program
     "reads", or when the output topic has rows ("writes"). `needs` names other results of the program that must be
-    true."""
+    true. If it `ships`, the Python of executors and planners lacks the package."""
 
     name: str
     program: str
@@ -52,6 +52,7 @@ class Scenario:
     count: int = 3000
     kills: str | None = None
     needs: tuple[str, ...] = ()
+    ships: bool = False
     topic: TopicSpec = _USUAL
     config: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,6 +96,14 @@ SCENARIOS = (
     Scenario("streamJoin", "stream_join", "self-join of a stream"),
     Scenario("sink", "write", "batch write", times=None, copies=True, sends=False),
     Scenario("copy", "copy_stream", "stream into a topic with `effectivelyOnce`", times=None, copies=True),
+    Scenario(
+        "shipped",
+        "ship",
+        "`register(spark, ship=True)`: batch read, and a copy",
+        copies=True,
+        needs=("travels", "counted"),
+        ships=True,
+    ),
     Scenario("killReading", "read_batch_slowly", "an executor dies during a batch read", count=1200, kills="reads"),
     Scenario(
         "killWriting",

@@ -17,6 +17,7 @@ class StandaloneSpark(SparkCluster):
     """The driver runs in client mode; driver and executors use the environment in its folder."""
 
     title = "standalone"
+    can_ship = True
 
     def __init__(self, python: Path, folder: Path) -> None:
         super().__init__(python, folder)

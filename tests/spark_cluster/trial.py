@@ -54,12 +54,15 @@ class Trial:
         }
         argument = folder / "given.json"
         argument.write_text(json.dumps(given), encoding="utf-8")
+        variables = dict(self._spark.variables())
+        if scenario.ships:
+            variables["PYSPARK_PYTHON"] = str(self._spark.bare_python())
         log = folder / "program.log"
         with open(log, "w") as output:
             process = subprocess.Popen(
                 self._spark.command(_APPLICATION, argument),
                 cwd=folder,
-                env=self._spark.variables(),
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
