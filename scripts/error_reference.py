@@ -66,6 +66,12 @@ KINDS = (
         ("the checkpoint",),
     ),
     Kind(
+        "Installation",
+        "Install the named package, in the named release or a later one, in the Python that the text names. "
+        "`check(spark)` shows the Pythons of the driver and of the executors.",
+        ("arrival.py",),
+    ),
+    Kind(
         "Command line",
         "Change the argument, the profile or the file that the text names. `tubemq-spark COMMAND --help` and "
         "docs/reference/cli.md list the arguments with their values.",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable
 
@@ -11,10 +10,10 @@ from tubemq_spark.client.admin_api import matching_topics
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.similar_names import nearest
 
 _ANY = re.compile(".*", re.DOTALL)
 _TIMEOUT = 2.0  # seconds; of the masters' HTTP API, which may be closed to this machine
-_MOST = 3  # names that are proposed for one topic
 
 READ_ADVICE = "Check option 'subscribe', or create the topic"
 WRITE_ADVICE = "Check the topic's name, or create the topic"
@@ -43,5 +42,5 @@ class UnknownTopicError(ConfigError):
             names = matching_topics(settings, _ANY, _TIMEOUT)
         except TubeMQError:
             return self
-        similar = [name for topic in self.topics for name in difflib.get_close_matches(topic, names, _MOST)]
-        return UnknownTopicError(self.topics, self._advice, tuple(dict.fromkeys(similar)))
+        similar = {found for topic in self.topics if (found := nearest(topic, names)) is not None}
+        return UnknownTopicError(self.topics, self._advice, sorted(similar))
