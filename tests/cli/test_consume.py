@@ -151,11 +151,11 @@ def test_messages_that_come_during_the_search_for_the_range_are_left_out(
 def test_a_group_of_the_users_does_not_move(named: Cluster, run: Run, group: str) -> None:
     topic = named.new_topic("one")
     run("produce", topic, "-p", "1:0", stdin=b"a\nb\nc\n")
-    run("offsets", "set", group, topic, "1:0=28", "--yes")
+    run("offsets", "set", "--create", group, topic, "1:0=28", "--yes")
     assert values(run("consume", topic, "--group", group).json) == ["a", "b", "c"]
     assert values(run("consume", topic, "--group", group, "-n", "1").json) == ["a"]
     # The broker answers with the group's position, which is not moved by that.
-    (move,) = run("offsets", "set", group, topic, "1:0=56", "--yes", "--json").json
+    (move,) = run("offsets", "set", "--create", group, topic, "1:0=56", "--yes", "--json").json
     assert (move["old"], move["new"]) == (28, 56)
 
 
@@ -236,4 +236,4 @@ def test_an_address_of_another_broker_is_an_error(own_tubemq: EmbeddedTubeMQ, ru
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "not broker 1" in done.stderr or "not broker 2" in done.stderr
-    assert "check option 'tubemq.brokers.addresses'" in done.stderr
+    assert "check -X brokers.addresses" in done.stderr

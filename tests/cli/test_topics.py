@@ -167,4 +167,4 @@ def test_a_token_comes_from_a_file_or_is_asked_for(
 def test_an_unreachable_http_port_is_reported(run: Run) -> None:
     done = run("topics", "list", "--master", "127.0.0.1:1", "--admin", "127.0.0.1:1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "--admin HOST:PORT" in done.stderr
+    assert "Name the addresses of all masters with --admin" in done.stderr

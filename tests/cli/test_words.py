@@ -120,6 +120,9 @@ def test_doctor_names_flags(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
     done = run("doctor", "--topic", "no_such_topic", "--master", "127.0.0.1:1", "-X", "retry.maxElapsedMs=0")
     assert "start the master, or correct the port (1) in --master" in done.stdout
     assert "option '" not in done.stdout
+    wrong = run("doctor", "--group", "a.b").stdout
+    assert "--group: --group is 'a.b'" in wrong
+    assert "tubemq.group" not in wrong
 
 
 def test_produce_names_the_line_and_no_row(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
@@ -127,5 +130,7 @@ def test_produce_names_the_line_and_no_row(own_tubemq: EmbeddedTubeMQ, run: Run)
     assert "tubemq-spark: the standard input, line 1: msg_type 'a,b' contains" in done.stderr
     done = run("produce", "t", stdin=b"a\n" + b"x" * (2 << 20))
     assert "tubemq-spark: the standard input, line 2: value has 2097152 bytes" in done.stderr, done.stderr
+    elsewhere = run("produce", "t", "--partition", "9:9", stdin=b"a")
+    assert "topics describe` shows which there are; or leave --partition out" in elsewhere.stderr
     unknown = run("produce", "no_such_topic", "-X", "retry.maxElapsedMs=0")
     assert unknown.stderr.startswith("tubemq-spark: the master ")

@@ -28,7 +28,8 @@ class _Plain:
             is_argument = parameter.param_type_name == "argument"
             title = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
             name = parameter.metavar or parameter.name if is_argument else record[0]
-            sections.setdefault(title, []).append((name, record[1]))
+            # Older releases of typer escape it for rich.
+            sections.setdefault(title, []).append((name, record[1].replace("  \\[", "  [")))
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)

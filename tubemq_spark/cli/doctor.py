@@ -75,7 +75,8 @@ def _in_own_words(text: str) -> str:
 def _print(result: CheckResult, as_json: bool) -> None:
     """Print a result; a terminal wraps its long lines between words."""
     out = console()
-    result = result._replace(detail=_in_own_words(result.detail), remedy=_in_own_words(result.remedy))
+    subject = of_options(f"option '{result.subject}'") if result.subject.startswith("tubemq.") else result.subject
+    result = result._replace(subject=subject, detail=_in_own_words(result.detail), remedy=_in_own_words(result.remedy))
     what, remedy = f"{result.subject}: {result.detail}", result.remedy and f"what to do: {result.remedy}"
     if as_json:
         print_json(result._asdict())

@@ -25,6 +25,8 @@ _PHRASES = {
     ", because option 'failOnDataLoss' is false": "",
     ". If that is more than the cluster's limit, name the topic in option 'longMessageTopics'": "",
     ", for example with url_encode": "",
+    "see which there are, or leave broker_id and partition out": "`tubemq-spark topics describe` shows which there "
+    "are; or leave --partition out",
 }
 _QUERY = re.compile("|".join(map(re.escape, _PHRASES)))
 _OPTION = re.compile(r"(?P<noun>(?i:options?) )?(?P<quote>['`])(?P<name>tubemq\.[\w.…]+)(?P=quote)")

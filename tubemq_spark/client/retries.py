@@ -98,7 +98,7 @@ class OutageLog:
                 due = now if at_once else outage.since + self.timings.first_outage_warning
             else:
                 due = outage.warned_at + self.timings.next_outage_warning
-            if now < due or left == 0:  # an attempt that is not repeated is an error, which says more
+            if now < due or (left is not None and left <= 0):  # the last one: its error says more
                 return
             outage.warned_at = now
         retrying = "retrying"
