@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,22 @@ def test_batches_of_all_sizes_are_written(cluster: EmbeddedCluster) -> None:
     assert bodies_in(cluster) == {row["value"]: 1 for part in rows for row in part}
     assert sum(written.rows.values()) == sum(sizes)
     assert written.rows.keys() == {"1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"}
+
+
+def test_long_rows_are_converted_a_few_at_a_time(cluster: EmbeddedCluster) -> None:
+    """Objects of a whole batch, which Spark fills up to 64 MB, would need that much memory again, and more."""
+    connect(cluster)
+    many = pa.record_batch(
+        [pa.array([b"x" * 900_000] * 40), pa.array(["t"] * 39 + [None])], names=["value", "msg_type"]
+    )
+    tracemalloc.start()
+    try:
+        write_batches(WritePlan(SinkOptions(settings(cluster), "demo", compression="gzip")), [many])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 12_000_000 < many.nbytes
+    assert sum(bodies_in(cluster).values()) == 40
 
 
 def test_a_task_without_rows_sends_no_request(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:

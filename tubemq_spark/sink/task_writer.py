@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -24,7 +24,9 @@ from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
-_SLICE = 1000  # rows of a batch that are converted from Arrow at a time
+# The rows of a batch that are converted from Arrow at a time, and their bytes if that is more than one row.
+_SLICE = 1000
+_SLICE_BYTES = 1 << 20
 
 
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -33,8 +35,26 @@ def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written
     Raise `RowError` for a row that can never be sent, when the rows before it are stored, unless option `failedRows`
     says otherwise. Raise as `Producer.send` and `Producer.flush` as well.
     """
-    slices = (batch.slice(start, _SLICE) for batch in batches for start in range(0, batch.num_rows, _SLICE))
+    slices = (one for batch in batches for one in _slices(batch))
     return TaskWriter(plan, this_task(plan.write_id)).write(slices)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `batch` in parts, which share its memory."""
+    is_small = batch.nbytes <= _SLICE_BYTES  # seldom asked, because that takes time
+    for start in range(0, batch.num_rows, _SLICE):
+        part = batch.slice(start, _SLICE)
+        yield from [part] if is_small else _halves(part)
+
+
+def _halves(part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `part` in parts that have `_SLICE_BYTES` at most, or one row."""
+    middle = part.num_rows // 2
+    if not middle or part.nbytes <= _SLICE_BYTES:
+        yield part
+        return
+    yield from _halves(part.slice(0, middle))
+    yield from _halves(part.slice(middle))
 
 
 def write_rows(plan: WritePlan, rows: Iterable[Row]) -> Written:
