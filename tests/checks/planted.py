@@ -231,7 +231,7 @@ def host_name_that_does_not_match(ground: Ground) -> Options:
 # -- topics, groups, credentials -----------------------------------------------------------------------------------
 
 
-@fault("topic", words="check the topic's name")
+@fault("topic", words="the cluster has no topic order")
 def unknown_topic(ground: Ground) -> Options:
     return reading(ground.cluster()) | {"subscribe": "order"}
 

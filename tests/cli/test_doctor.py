@@ -46,7 +46,7 @@ def test_arguments_are_checked_as_the_options_of_a_query(named: Cluster, run: Ru
     found = {(line["check"], line["subject"], line["state"]) for line in run("doctor", *arguments).json}
     assert {("topic", topic, "ok"), ("group", group, "ok"), ("topic", "nowhere", "failed")} <= found
     bad = run("doctor", *arguments, "-X", "rpc.timeoutMs=soon").json
-    assert [line["subject"] for line in bad if line["state"] == "failed"] == ["tubemq.rpc.timeoutMs"]
+    assert [line["subject"] for line in bad if line["state"] == "failed"] == ["-X rpc.timeoutMs"]
 
 
 def test_each_problem_has_a_remedy(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_names_of_hosts_stay() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--master", "127.0.0.1:1"], "Connection refused. Check --master and that the master runs\n"),
+        (["--master", "127.0.0.1:1"], "Connection refused. Check --master and that the master runs there"),
         (["--master", "127.0.0.1:x"], "--master is '127.0.0.1:x'; expected host:port[,host:port…] ('x' is not a port)"),
         (["-X", "usr=alice"], "-X usr is unknown; did you mean -X user?"),
         (["-X", "user=alice"], "-X user needs -X password or -X passwordFile beside it"),
@@ -131,6 +131,6 @@ def test_produce_names_the_line_and_no_row(own_tubemq: EmbeddedTubeMQ, run: Run)
     done = run("produce", "t", stdin=b"a\n" + b"x" * (2 << 20))
     assert "tubemq-spark: the standard input, line 2: value has 2097152 bytes" in done.stderr, done.stderr
     elsewhere = run("produce", "t", "--partition", "9:9", stdin=b"a")
-    assert "topics describe` shows which there are; or leave --partition out" in elsewhere.stderr
+    assert "topics describe` shows, or leave --partition out" in elsewhere.stderr
     unknown = run("produce", "no_such_topic", "-X", "retry.maxElapsedMs=0")
-    assert unknown.stderr.startswith("tubemq-spark: the master ")
+    assert unknown.stderr.startswith("tubemq-spark: the cluster has no topic no_such_topic")

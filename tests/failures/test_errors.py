@@ -100,7 +100,7 @@ def refused(method: str, code: int, error: type[TubeMQError], advice: str = "") 
 def gave_up(method: str, what: int | str, reason: str) -> Case:
     """A request that was repeated for as long as it may be."""
     if method in (REGISTER, LISTS):
-        end = r".*Check option 'tubemq\.master' and that the master runs"
+        end = r".*Check option 'tubemq\.master' and that the master runs( there.*)?"
         return Case(method, what, TransportError, f"no master answered: {AIM[method]}: {reason}{end}")
     end = ".*Check that the broker runs and can be reached from the (driver|executors)"
     begin = f"{AIM[CLAIM]}: " if method == CLAIM else f"{NO_PROGRESS}.*"
@@ -233,7 +233,7 @@ STORED = ("cut in a reply", *DAMAGED)  # the row is stored, and nobody hears of 
 
 
 def no_master(method: str, what: str, reason: str) -> Case:
-    end = r".*\. Check option 'tubemq\.master' and that the master runs"
+    end = r".*\. Check option 'tubemq\.master' and that the master runs( there.*)?"
     return Case(method, what, TransportError, f"no master answered: {AIM[method]}: {reason}{end}")
 
 

@@ -376,7 +376,9 @@ def post(url: str, form: bytes, timeout: float) -> bytes:
     assert world.running is not None
     net: Network = world.network
     process = world.running.process
-    listener = net.ports[int(url.split(":")[2].split("/")[0])]
+    listener = net.ports.get(int(url.split(":")[2].split("/")[0]))
+    if listener is None:
+        raise ConnectionRefusedError("Connection refused")
     server = listener.name.removeprefix("the HTTP port of ")
     world.sleep(USUAL)
     hang = net.hang_of(server, world.now)

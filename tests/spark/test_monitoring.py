@@ -117,5 +117,5 @@ def test_a_failed_task_is_reported_with_the_error_of_the_connector(
     queries.add(frame.writeStream.format("tubemq").options(**options).start())
     wait_for(lambda: '"ended"' in (file.read_text() if file.exists() else ""), "the last report")
     end = json.loads(file.read_text().splitlines()[-1])
-    assert end["error"] == "ConfigError"
+    assert end["error"] == "RowError"
     assert "column 'value': it is null" in end["text"]

@@ -211,7 +211,7 @@ def _unknown(topic: str) -> CheckResult:
 def _of_error(error: TubeMQError, settings: CheckSettings) -> CheckResult:
     """Return the result for a refusal of the masters. The code in the error says what the master refused."""
     found = _CODE.search(str(error))
-    code = int(found[1]) if found else None
+    code = int(found[1]) if found else getattr(error, "code", 0) or None
     problem, remedy = split_advice(error, "see the master's log")
     topics = ", ".join((*settings.topics, *settings.written))
     check, subject = "master", _masters(settings.client)

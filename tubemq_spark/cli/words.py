@@ -19,14 +19,14 @@ _PHRASES = {
     "option 'msgTimeZone'": "--time-zone",
     "option 'filters'": "--filter",
     ": use option 'compression'": "",
+    ", and use option 'compression'": "",
     ", with 'startingOffsets' and 'endingOffsets'": "",
     ", with 'startingOffsets'": "",
     "; to begin at the end, set option 'startingOffsetsByTimestampStrategy' to latest": "",
     ", because option 'failOnDataLoss' is false": "",
     ". If that is more than the cluster's limit, name the topic in option 'longMessageTopics'": "",
     ", for example with url_encode": "",
-    "see which there are, or leave broker_id and partition out": "`tubemq-spark topics describe` shows which there "
-    "are; or leave --partition out",
+    "leave broker_id and partition out": "leave --partition out",
 }
 _QUERY = re.compile("|".join(map(re.escape, _PHRASES)))
 _OPTION = re.compile(r"(?P<noun>(?i:options?) )?(?P<quote>['`])(?P<name>tubemq\.[\w.…]+)(?P=quote)")
