@@ -93,6 +93,7 @@ def redrive(
     if as_json and not (yes or dry_run):  # Spark's log has the standard error, where a question would be
         raise ConfigError("--json shows no targets and asks nothing: give --yes or --dry-run, too")
     require_spark()
+    settings = connection.settings
     if group is not None and is_new(connection, group, create=create or dry_run, yes=yes) and dry_run:
         note(f"no broker knows group {group}, so it would begin at the earliest letter")
         group = None  # looking creates no group
@@ -101,7 +102,7 @@ def redrive(
     from tubemq_spark.sink.restore import restore
 
     has_begun = False  # to write
-    with held(GroupMember(connection.settings, group, topic)) as member:
+    with held(GroupMember(settings, group, topic)) as member:
         positions = member.positions
         groups = {one: at.group for one, at in positions.items()}  # a new group stands at the earliest message
         ends = {one: at.end for one, at in positions.items()}
