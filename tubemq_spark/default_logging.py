@@ -20,13 +20,14 @@ class DefaultLogHandler(logging.Handler):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._is_alone(record.name):
+        if self.is_alone(record.name):
             try:
                 print(self.format(record), file=sys.stderr, flush=True)
             except Exception:
                 self.handleError(record)
 
-    def _is_alone(self, name: str) -> bool:
+    def is_alone(self, name: str) -> bool:
+        """Return True if no other handler gets the records of logger `name`."""
         if logging.lastResort is None:  # the application turned such output off
             return False
         logger: logging.Logger | None = logging.getLogger(name)

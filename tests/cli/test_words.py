@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
 from tubemq_spark.cli.words import of_commands
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -103,12 +104,13 @@ def test_a_wrong_value_in_a_profile_is_named_as_there(run: Run, tmp_path: Path) 
         assert said in run("consume", "t", "--config", str(profile)).stderr
 
 
-def test_warnings_are_lines_of_the_command(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
+def test_warnings_are_lines_of_the_command(own_tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:
+    """In a process of their own: here, the tests' own handlers get them."""
     for _ in range(3):
         own_tubemq.send("t", b"a", "1:0")
-    done = run("consume", "t", "--to", "2026-01-01")
-    assert done.returncode == 0
-    assert done.stderr.startswith("tubemq-spark: warning: [no-message-times] no message of 1:t:0"), done.stderr
+    done = terminal.run("consume", "t", "--to", "2026-01-01", variables=variables_of(own_tubemq))
+    assert done.status == 0
+    assert "tubemq-spark: warning: [no-message-times] no message of 1:t:0" in done.text, done.text
 
 
 def test_an_http_api_that_is_away_is_told_in_flags(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 
 import tubemq_spark
 from tubemq_spark.cli.words import of_commands
+from tubemq_spark.default_logging import DefaultLogHandler
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import MAX_SHOWN, escaped, shown
 
@@ -81,12 +82,13 @@ def _run(arguments: Sequence[str]) -> None:
     from tubemq_spark.cli.app import app  # slow, so here, where Ctrl-C is handled already
     from tubemq_spark.cli.output import LogLines
 
-    lines, log = LogLines(), logging.getLogger(tubemq_spark.__name__)
-    log.addHandler(lines)
+    log = logging.getLogger(tubemq_spark.__name__)
+    kept = log.handlers
+    log.handlers = [LogLines(), *(one for one in kept if not isinstance(one, DefaultLogHandler))]
     try:
         app(list(arguments), prog_name="tubemq-spark")
     finally:
-        log.removeHandler(lines)
+        log.handlers = kept
 
 
 def _handle(signals: Iterable[signal.Signals], handler: Callable[..., object] | signal.Handlers) -> None:

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from tubemq_spark.cli.tables import Rows, fitted, whole
 from tubemq_spark.cli.words import of_commands
+from tubemq_spark.default_logging import DefaultLogHandler
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.peer_text import escaped
 
@@ -126,15 +127,13 @@ def note(text: str) -> None:
         print(f"tubemq-spark: {escaped(of_commands(text))}", file=sys.stderr, flush=True)
 
 
-class LogLines(logging.Handler):
-    """Prints warnings and errors of the connector as notes."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+class LogLines(DefaultLogHandler):
+    """Prints warnings and errors of the connector as notes, if no other handler gets them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            note(f"{record.levelname.lower()}: {record.getMessage()}")
+            if self.is_alone(record.name):
+                note(f"{record.levelname.lower()}: {record.getMessage()}")
         except Exception:
             self.handleError(record)
 
