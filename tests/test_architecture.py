@@ -49,7 +49,7 @@ ARROWS = {
     "monitoring": LEAVES | {"protocol", "client", "source", "task_counts"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
-    "cli": LEAVES | {"checks", "compression", "protocol", "client", "source", "sink", "testing", ""},
+    "cli": LEAVES | {"checks", "compression", "default_logging", "protocol", "client", "source", "sink", "testing", ""},
     "": LEAVES | {"default_logging", "datasource", "option_builder", "registration", "sink", "spark_check"},
 }
 
