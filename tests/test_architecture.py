@@ -43,7 +43,7 @@ ARROWS = {
     "sink": LEAVES | {"columns", "compression", "option_builder", "protocol", "client", "task_counts"},
     "datasource": LEAVES | {"protocol", "client", "source", "sink", "shipping", "task_counts"},
     "inlong": LEAVES | {"columns", "shipping", "source"},
-    "checks": LEAVES | {"protocol", "client", "requirements", "shipping", "source", "sink"},
+    "checks": LEAVES | {"protocol", "client", "requirements", "source", "sink"},
     "registration": {"datasource", "shipping", "task_counts"},
     "spark_check": {"checks", "shipping"},
     "monitoring": LEAVES | {"protocol", "client", "source", "task_counts"},

@@ -45,7 +45,8 @@ for text in given["classes"]:
         source = again(pickles.loads(base64.b64decode(text))(options=given["options"]))
         reader = again(source.reader(source.schema()))
         import tubemq_spark
-        found.append([tubemq_spark.__version__, type(reader).__name__, getattr(tubemq_spark, "mark", "")])
+        mark, size = getattr(tubemq_spark, "mark", ""), len(pickles.dumps(reader))
+        found.append([tubemq_spark.__version__, type(reader).__name__, mark, size])
     except Exception:
         found.append(traceback.format_exc())
 print(json.dumps(found))
@@ -110,7 +111,7 @@ def test_an_old_package_is_named(name: str, sent: str, tmp_path: Path) -> None:
 def test_another_version_is_not_used_and_logged_once(sent: str, tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare", others={"tubemq_spark": ("tubemq-spark", "0.0.9")})
     found, log = arrived(python, sent, sent)
-    assert [reader for _, reader, _ in found] == 2 * ["TubeMQReader"]
+    assert [reader for _, reader, *_ in found] == 2 * ["TubeMQReader"]
     assert log.count("[other-version]") == 1
     assert f"{python} on " in log
     assert "has tubemq-spark 0.0.9 installed; it runs the driver's" in log
@@ -124,10 +125,11 @@ def test_two_drivers_have_their_own_version(sent: str, tmp_path: Path) -> None:
         module.write("\nmark = 'other'\n")
     changed = sent_by(other)
     found, log = arrived(bare_python(tmp_path / "bare"), sent, changed, sent)
-    assert [mark for _, _, mark in found] == ["", "other", ""]
+    assert [mark for _, _, mark, _ in found] == ["", "other", ""]
     assert log == ""
 
 
-def test_what_is_sent_is_small(sent: str) -> None:
-    """Far less than Spark's threshold for broadcasts, 1 MiB: each micro-batch sends it some times."""
-    assert len(base64.b64decode(sent)) < 650_000
+def test_what_is_sent_is_small(sent: str, tmp_path: Path) -> None:
+    """Spark warns of a stage with more than 1000 KiB. One whose tasks read and write has the class, reader, writer."""
+    (sizes,), _ = arrived(bare_python(tmp_path / "bare"), sent)
+    assert len(base64.b64decode(sent)) + sizes[3] < 700 * 1024

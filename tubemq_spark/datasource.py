@@ -74,5 +74,6 @@ class TubeMQDataSource(Ships, DataSource):
         return self._counting(stream_writer(self.options, schema, overwrite))
 
     def _counting(self, made: C) -> C:
-        made.totals, made.arrive = self.totals, self.arrive
+        made.totals, made.shipment = self.totals, self.shipment
+        self.part = made.part  # Spark sends the source to tasks, too
         return made

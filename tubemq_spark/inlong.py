@@ -103,8 +103,8 @@ def _applied(convert: _Convert, returns: types.DataType, data: Column | str | by
     bodies = (sf.col(data) if isinstance(data, str) else data).cast("binary")
     others = sf.lit(None).cast(TEXTS.spark) if attributes is None else attributes
     if not hasattr(sf, "arrow_udf"):
-        return sf.udf(for_tasks(partial(_of_one, convert)), returns)(bodies, others)
-    convert = for_tasks(convert)
+        return sf.udf(for_tasks(partial(_of_one, convert), "inlong"), returns)(bodies, others)
+    convert = for_tasks(convert, "inlong")
 
     def of_batch(bodies: pa.Array, others: pa.Array) -> pa.Array:  # Spark looks at the types of the parameters
         return convert(bodies, others)

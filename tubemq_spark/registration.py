@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.shipping import arrival, use
+from tubemq_spark.shipping import shipment, use
 from tubemq_spark.task_counts import Totals, accumulator_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
     """Make `format("tubemq")` known to `spark`. It may be called again, and where Spark has found the format itself.
 
     With `ship`, only this program's Python needs the package: it travels to the Python processes that plan and run
-    tasks, inside of what Spark sends them, about 0.5 MB each time. These need `pyarrow`, `numpy` and `protobuf`. If
+    tasks, inside of what Spark sends them, about 0.3 MB each time. These need `pyarrow`, `numpy` and `protobuf`. If
     another version of the package is installed there, this program's is used. Nothing is written to their disks.
 
     Spark looks for data sources once in the life of its JVM, when a format is first used. So a call is needed, too,
@@ -74,7 +74,7 @@ def _counting(totals: Accumulator[Totals]) -> type[DataSource]:
 
 def _shipped(totals: Accumulator[Totals] | None) -> type[DataSource]:
     prototype = TubeMQDataSource({})
-    prototype.totals, prototype.arrive = totals, arrival()
+    prototype.totals, prototype.shipment = totals, shipment()
     arrive, arguments = prototype.__reduce_ex__(2)
 
     class TubeMQ(DataSource):  # local, so cloudpickle sends it by value

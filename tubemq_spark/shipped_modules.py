@@ -8,25 +8,29 @@ the top. No file is written, so nobody else can change the code, and no temporar
 from __future__ import annotations
 
 import logging
+import lzma
 import marshal
 import sys
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from types import ModuleType
+from typing import Any
 
 _PACKAGE = "tubemq_spark"
 
 
 class ShippedModules(MetaPathFinder, Loader):
-    """Finds and loads the modules of `packed`: by their names, whether each is a package, and its code."""
+    """Finds and loads the modules of parts: by their names, whether each is a package, and its code."""
 
-    def __init__(self, version: str, packed: bytes) -> None:
+    def __init__(self, version: str) -> None:
         self._version = version
-        self._modules: dict[str, tuple[bool, bytes]] = marshal.loads(zlib.decompress(packed))
+        self._modules: dict[str, tuple[bool, bytes]] = {}
+
+    def add(self, part: bytes) -> None:
+        self._modules.update(marshal.loads(lzma.decompress(part)))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -46,17 +50,28 @@ class ShippedModules(MetaPathFinder, Loader):
         exec(marshal.loads(code), vars(module))
 
 
-def install(identity: str, version: str, packed: bytes, told: list[str]) -> None:
-    """Let this process import the modules of `packed`, and forget others of the package that it has imported. Raise
+def install(identity: str, version: str, parts: Mapping[str, bytes], told: list[str]) -> None:
+    """Let this process import the modules of `parts`, and forget those of another package that it has imported. Raise
     `ConfigError` if it lacks a package that they need."""
+    shipped: set[str] = getattr(sys.modules.get(_PACKAGE), "__shipped__", set())
+    if identity not in shipped:
+        shipped = {identity}
+        _forget()
+        sys.meta_path.insert(0, ShippedModules(version))
+    finder: Any = next(one for one in sys.meta_path if type(one).__name__ == ShippedModules.__name__)
+    for name in parts.keys() - shipped:
+        finder.add(parts[name])
+    if len(shipped) == 1:
+        import_module(f"{_PACKAGE}.arrival").check_packages(told)
+    vars(sys.modules[_PACKAGE])["__shipped__"] = {*shipped, *parts}
+
+
+def _forget() -> None:
+    """By names, because what an earlier package has left is of classes that this module does not have."""
     if client := sys.modules.get(f"{_PACKAGE}.client"):
         client.forget_servers()
     for name in [name for name in sys.modules if f"{name}.".startswith(f"{_PACKAGE}.")]:
         del sys.modules[name]
-    # By names, because earlier ones are of classes that are forgotten.
     sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != ShippedModules.__name__]
     logger = logging.getLogger(_PACKAGE)
     logger.handlers[:] = [one for one in logger.handlers if not type(one).__module__.startswith(f"{_PACKAGE}.")]
-    sys.meta_path.insert(0, ShippedModules(version, packed))
-    import_module(f"{_PACKAGE}.arrival").check_packages(told)
-    vars(sys.modules[_PACKAGE])["__shipped__"] = identity

@@ -12,13 +12,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import lzma
 import marshal
 import pickle
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tubemq_spark
 from tubemq_spark import shipped_modules
@@ -26,29 +26,47 @@ from tubemq_spark import shipped_modules
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-Arrive = Callable[[bytes], Any]
+# The function that a pickle begins with, and by their names the parts of the package, packed.
+Shipment = tuple[Callable[[Mapping[str, bytes], bytes], Any], Mapping[str, bytes]]
 
-_STAYS = ("cli", "pytest_plugin", "testing")  # parts of no use for workers
+# The parts that objects of a part need with them. Each pickle has only these, because Spark warns of a stage with more
+# than 1000 KiB: the class, a reader and a writer. "" is all that has no part of its own.
+_NEEDED = {
+    "checks": ("", "source", "sink", "checks"),
+    "datasource": ("", "source", "sink"),
+    "inlong": ("", "source"),
+    "sink": ("", "sink"),
+    "source": ("", "source"),
+}
+_PARTS = ("checks", "sink", "source")
+_STAYS = ("cli", "monitoring", "pytest_plugin", "registration", "spark_check", "testing")  # no worker imports these
 
 
 class Ships:
-    """An object that Spark pickles. If `arrive` is set, the package travels with it."""
+    """An object that Spark pickles. If it has a shipment, the package travels with it: what `part` needs, by default
+    the part of its class."""
 
-    arrive: Arrive | None = None
+    shipment: Shipment | None = None
+    part = ""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        cls.part = cls.__module__.split(".")[1]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
-        if self.arrive is None:
+        if self.shipment is None:
             return reduced
-        state = {name: value for name, value in reduced[2].items() if name != "arrive"}
-        return self.arrive, (pickle.dumps((type(self), state)),)
+        arrive, parts = self.shipment
+        state = {name: value for name, value in reduced[2].items() if name != "shipment"}
+        return arrive, ({name: parts[name] for name in _NEEDED[self.part]}, pickle.dumps((type(self), state)))
 
 
 class ShippedFunction(Ships):
-    """A function of this package for tasks of Spark."""
+    """A function for tasks of Spark, which a part of this package has."""
 
-    def __init__(self, function: Callable[..., Any], arrive: Arrive) -> None:
-        self._function, self.arrive = function, arrive
+    def __init__(self, function: Callable[..., Any], part: str) -> None:
+        self._function, self.part, self.shipment = function, part, shipment()
 
     def __call__(self, *given: Any) -> Any:
         return self._function(*given)
@@ -67,56 +85,51 @@ def is_used() -> bool:
     return _is_used
 
 
-def for_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of this package as tasks get it."""
-    return ShippedFunction(function, arrival()) if _is_used else function
+def for_tasks(function: Callable[..., Any], part: str) -> Callable[..., Any]:
+    """Return a function of a part of this package as tasks get it."""
+    return ShippedFunction(function, part) if _is_used else function
 
 
 @cache
-def arrival() -> Arrive:
-    """Return the function with which the pickles of shipped objects begin.
+def shipment() -> Shipment:
+    """Return what travels with shipped objects.
 
-    It is local, so cloudpickle sends it by value, with the modules and the source that installs them. In a worker it
-    imports the package, if another one than that of this driver is there.
+    The function is local, so cloudpickle sends it by value, with the source of what installs the parts. In a worker it
+    imports the package, if another one than that of this driver is there, or parts that are missing.
     """
-    package, source = tuple(packed()), inspect.getsource(shipped_modules)
+    parts = packed()
+    version, source = tubemq_spark.__version__, inspect.getsource(shipped_modules)
+    identity = hashlib.sha256(b"".join(parts.values())).hexdigest()
     told: list[str] = []  # by earlier processes, so that those after them do not log the same again
 
-    def arrive(pickled: bytes) -> Any:
+    def arrive(parts: Mapping[str, bytes], pickled: bytes) -> Any:
         import pickle
         import sys
 
-        if getattr(sys.modules.get("tubemq_spark"), "__shipped__", None) != package[0]:
+        if not {identity, *parts} <= getattr(sys.modules.get("tubemq_spark"), "__shipped__", set()):
             namespace: dict[str, Any] = {"__name__": "tubemq_spark_arrives"}
             exec(source, namespace)
-            namespace["install"](*package, told)
+            namespace["install"](identity, version, parts, told)
         told[:] = {*told, *sys.modules["tubemq_spark.arrival"].TOLD}
         kind, state = pickle.loads(pickled)
         made = kind.__new__(kind)
-        vars(made).update(state, arrive=arrive)
+        vars(made).update(state, shipment=(arrive, parts))
         return made
 
-    return arrive
+    return arrive, parts
 
 
-class Package(NamedTuple):
-    """What `shipped_modules.install` takes. `identity` differs if the modules do."""
-
-    identity: str
-    version: str
-    modules: bytes
-
-
-def packed() -> Package:
-    """Return the modules of this package that workers need. They are compiled, because that takes longer than to import
-    them, and Spark's workers have the driver's release of Python."""
-    modules = {}
+def packed() -> dict[str, bytes]:
+    """Return the parts that workers need. Their modules are compiled, because that takes longer than to import them,
+    and Spark's workers have the driver's release of Python."""
+    parts: dict[str, dict[str, tuple[bool, bytes]]] = {name: {} for name in ("", *_PARTS)}
     for name, is_package, source in _sources(resources.files("tubemq_spark"), ("tubemq_spark",)):
+        part = [*name.split("."), ""][1]
         # A name that no file has: a worker's traceback must not show lines of a version that is installed there.
         file = f"driver's tubemq-spark/{name.replace('.', '/')}.py"
-        modules[name] = is_package, marshal.dumps(compile(_shortened(source), file, "exec", dont_inherit=True))
-    content = zlib.compress(marshal.dumps(modules), 9)
-    return Package(hashlib.sha256(content).hexdigest(), tubemq_spark.__version__, content)
+        code = compile(_shortened(source), file, "exec", dont_inherit=True)
+        parts[part if part in _PARTS else ""][name] = is_package, marshal.dumps(code)
+    return {part: lzma.compress(marshal.dumps(modules), preset=9) for part, modules in parts.items()}
 
 
 def _sources(folder: Traversable, names: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
@@ -134,12 +147,17 @@ def _sources(folder: Traversable, names: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _shortened(source: bytes) -> ast.Module:
-    """Return a module without docstrings and columns, which are two fifths of its size when it is compiled."""
+    """Return a module without what takes a third of its size when it is compiled, and no worker needs: the columns of
+    lines, docstrings, and the types of functions."""
     module = ast.parse(source)
     for node in ast.walk(module):
-        if isinstance(node, ast.expr | ast.stmt):
+        if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.keyword | ast.alias):
             node.col_offset = node.end_col_offset = 0
             node.end_lineno = node.lineno
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             match node.body:
                 case [ast.Expr(ast.Constant(str()) as docstring), *_]:

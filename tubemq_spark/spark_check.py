@@ -15,7 +15,7 @@ from tubemq_spark.checks.executors import judge_reports, server_reports, task_pr
 from tubemq_spark.checks.interpreters import this_interpreter
 from tubemq_spark.checks.network import Server
 from tubemq_spark.checks.result import CheckResult, failed, format_table, ok
-from tubemq_spark.shipping import ShippedFunction, arrival, is_used
+from tubemq_spark.shipping import ShippedFunction, is_used
 
 _ROWS = 1000  # enough that each of Spark's default partitions has one
 
@@ -66,7 +66,7 @@ def _discovery(spark: SparkSession) -> CheckResult:
 
 def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Server]) -> Iterator[CheckResult]:
     shipped = is_used()
-    function = ShippedFunction(server_reports, arrival()).__reduce_ex__(2) if shipped else None
+    function = ShippedFunction(server_reports, "checks").__reduce_ex__(2) if shipped else None
     program = task_program(options, servers, function)
     reports: list[str] = []  # of one task, for each gets a copy of its own
 

@@ -44,7 +44,7 @@ def test_workers_without_the_package_do_all(tmp_path: Path, authority: Authority
             "tubemq.tls.enabled": "true",
             "tubemq.tls.ca": str(authority.own.cert),
         }
-        found, _ = run(bare_python(tmp_path / "bare"), tmp_path / "run", options)
+        found, output = run(bare_python(tmp_path / "bare"), tmp_path / "run", options)
         assert "error" not in found, found["error"]
         copies = Counter(message.body for message in tubemq.messages("into"))
     assert found == {
@@ -57,6 +57,7 @@ def test_workers_without_the_package_do_all(tmp_path: Path, authority: Authority
         "problems": [],
         "package": [f"{tubemq_spark.__version__} travels from the driver"],
     }
+    assert "large task binary" not in output  # a warning of Spark for each stage
     assert copies == Counter({b"%d-a" % number: 2 for number in range(COUNT)})
 
 

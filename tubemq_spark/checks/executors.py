@@ -19,13 +19,14 @@ from tubemq_spark.checks.settings import check_settings
 from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
 from tubemq_spark.client.settings import PASSWORD, PASSWORD_FILE, USER
 from tubemq_spark.protocol.metadata import Address
-from tubemq_spark.shipping import Arrive
 
 _OF_DRIVER = {option.name.lower() for option in (USER, PASSWORD, PASSWORD_FILE)}
 
 
 def task_program(
-    options: Mapping[str, str], servers: Sequence[Server], shipped: tuple[Arrive, tuple[bytes]] | None = None
+    options: Mapping[str, str],
+    servers: Sequence[Server],
+    shipped: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
 ) -> Callable[[], str]:
     """Return the function that tasks call; it returns a report as JSON.
 
