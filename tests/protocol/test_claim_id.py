@@ -7,12 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubemq_spark.protocol.claim_id import DRIVER, NO_STAGE, PLANNER, ClaimId, Relation, holder_in, label_of
+from tubemq_spark.protocol.claim_id import (
+    APPLICATION_PREFIX,
+    DRIVER,
+    NO_STAGE,
+    PLANNER,
+    ClaimId,
+    Relation,
+    holder_in,
+    label_of,
+)
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 
 numbers = st.integers(0, 10**18 - 1)
 roles = st.just((DRIVER, NO_STAGE)) | st.just((PLANNER, NO_STAGE)) | st.tuples(numbers, st.just(NO_STAGE) | numbers)
-names = st.lists(st.text(), max_size=4).map(lambda texts: label_of(*texts))
+applications = st.just(APPLICATION_PREFIX + "0123456789abcdef")
+names = st.lists(st.text() | applications, max_size=4).map(lambda texts: label_of(*texts))
 claims = st.builds(
     lambda role, **given: ClaimId(task=role[0], stage=role[1], **given),
     roles,
@@ -30,6 +40,13 @@ def test_a_claim_survives_its_text_form(claim: ClaimId) -> None:
     assert ClaimId.parse(str(claim)) == claim
     assert len(str(claim)) <= MAX_CLIENT_ID
     assert not set(str(claim)) & set("@#:, ")
+
+
+@given(claims)
+def test_every_claim_has_a_description(claim: ClaimId) -> None:
+    described = claim.description
+    assert claim.task != DRIVER or f"streaming query {claim.query}" in described or claim.query.startswith("cli-")
+    assert described.isprintable()
 
 
 def test_the_text_form_of_a_claim() -> None:

@@ -181,10 +181,10 @@ def test_columns_win_over_attributes_of_the_same_meaning() -> None:
         ({"inlong_group": "a=b"}, "inlong_group", "the name 'a=b' contains"),
         ({"inlong_attributes": {"a&b": "1"}}, "inlong_attributes", "the key 'a&b' contains"),
         ({"inlong_attributes": {"a=b": "1"}}, "inlong_attributes", "the key 'a=b' contains"),
-        ({"inlong_attributes": {"a": "1&b=2"}}, "inlong_attributes", "attribute a '1&b=2' contains"),
-        ({"inlong_attributes": {"a": "="}}, "inlong_attributes", "attribute a '=' contains"),
+        ({"inlong_attributes": {"a": "1&b=2"}}, "inlong_attributes", "attribute 'a' '1&b=2' contains"),
+        ({"inlong_attributes": {"a": "="}}, "inlong_attributes", "attribute 'a' '=' contains"),
         ({"inlong_attributes": {"": "1"}}, "inlong_attributes", "an attribute has an empty key"),
-        ({"inlong_attributes": {"a": None}}, "inlong_attributes", "attribute a is null; packs have only texts"),
+        ({"inlong_attributes": {"a": None}}, "inlong_attributes", "attribute 'a' is null; packs have only texts"),
         ({"inlong_attributes": {"a": "x" * 65_500}}, "inlong_attributes", "65554 bytes of attributes, but"),
     ],
 )

@@ -64,10 +64,10 @@ BAD_ROWS = {
     "negative partition": BadRow(
         "partition", {"broker_id": 1, "partition": -1}, r"topic \w+ has no partition -1 on a broker 1; .*broker_id and"
     ),
-    "value with ,": BadRow("attributes", {"attributes": {"a": "b,c"}}, "the attribute a 'b,c' contains ','"),
-    "null attribute": BadRow("attributes", {"attributes": {"a": None, "b": "c"}}, "attribute a is null; TubeMQ has"),
-    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"attribute \$msgType\$ 'a' contains"),
-    "type in a value": BadRow("attributes", {"attributes": {"a": "see $msgType$"}}, r"attribute a 'see \$msgType\$' c"),
+    "value with ,": BadRow("attributes", {"attributes": {"a": "b,c"}}, "the attribute 'a' 'b,c' contains ','"),
+    "null attribute": BadRow("attributes", {"attributes": {"a": None, "b": "c"}}, "attribute 'a' is null; TubeMQ has"),
+    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"'\$msgType\$' 'a' contains"),
+    "type in a value": BadRow("attributes", {"attributes": {"a": "see $msgType$"}}, r"'a' 'see \$msgType\$' c"),
     "key of a codec": BadRow(
         "attributes",
         {"attributes": {"spark_compression": "gzip"}},
@@ -89,7 +89,7 @@ BAD_ROWS = {
     "stream that is not a type": BadRow("inlong_stream", {**PACK, "inlong_stream": "a,b"}, "'a,b' contains ','", PACKS),
     "corrupt": BadRow("corrupt", {"corrupt": True, "message_id": 1}, "it is true: the source could not decode this"),
     "null in a pack": BadRow(
-        "inlong_attributes", {**PACK, "inlong_attributes": {"a": None}}, "attribute a is null; packs have only", PACKS
+        "inlong_attributes", {**PACK, "inlong_attributes": {"a": None}}, "attribute 'a' is null; packs have only", PACKS
     ),
 }
 
@@ -199,6 +199,9 @@ TYPE = {"msg_type": "secret,type"}
         ({"value": None}, ""),
         ({"msg_time": "secret"}, " (value 'bad')"),
         ({"attributes": {"a": "secret,"}}, " (value 'bad')"),
+        ({"attributes": {"secret": ","}}, " (value 'bad')"),
+        ({"attributes": {"secret,": "a"}}, " (value 'bad')"),
+        ({"attributes": {"secret": None}}, " (value 'bad')"),
         ({"attributes": {"a": f"{'secret' * 20}="}}, " (value 'bad')"),
     ],
     ids=str,

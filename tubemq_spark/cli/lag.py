@@ -23,7 +23,6 @@ from rich.text import Text
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.moments import place_of
-from tubemq_spark.cli.near_names import did_you_mean, near
 from tubemq_spark.cli.output import console, is_wide_terminal, note, print_json, print_line, print_table
 from tubemq_spark.cli.parameters import Group, Json, OnlyTopic, connected
 from tubemq_spark.cli.tables import fitted, whole
@@ -34,7 +33,9 @@ from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import NO_POSITION
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.similar_names import near, proposal
 
+_SIMILAR = 0.75  # ratio: names of groups often begin alike
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60  # values of the sparkline
 _SPARE = ("end", "position", "client")  # the lag is their difference
@@ -119,7 +120,7 @@ def states_by_group(
 def near_groups(admin: AdminApi, brokers: Brokers, group: str) -> list[str]:
     """Return the users' groups that `group` may stand for. Raises as `AdminApi`."""
     known = states_by_group(admin, brokers)
-    return near(group, known.keys() - own_groups(known).keys() - {group})
+    return near(group, sorted(known.keys() - own_groups(known).keys() - {group}), _SIMILAR)
 
 
 def missing(brokers: Brokers) -> str:
@@ -245,9 +246,9 @@ def _look(admin: AdminApi, group: str, topic: str | None) -> tuple[list[GroupSta
         states = states_by_group(admin, brokers, group, topic).get(group)
         if states is None:
             what = "" if topic is None else f" in topic {topic}"
-            proposal = did_you_mean(near_groups(admin, brokers, group))
+            proposed = proposal(near_groups(admin, brokers, group))
             raise AdminError(
-                f"no broker has a position of group {group}{what}{proposal or '. Check the name.'} A new group appears "
+                f"no broker has a position of group {group}{what}{proposed or '. Check the name.'} A new group appears "
                 "after some seconds, and an unused one is dropped after weeks"
             )
     except (AdminError, TransportError) as error:

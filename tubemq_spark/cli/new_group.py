@@ -14,11 +14,11 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.lag import near_groups, states_by_group
-from tubemq_spark.cli.near_names import did_you_mean
 from tubemq_spark.cli.output import confirm, note
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.similar_names import proposal
 
 _LOOK = 5.0  # seconds to look for the group
 
@@ -39,7 +39,7 @@ def is_new(connection: Connection, group: str, *, create: bool, yes: bool, err: 
         return False
     if near is None or create:
         return near is not None
-    unknown = f"no broker knows group {group}{did_you_mean(near) or '.'}"
+    unknown = f"no broker knows group {group}{proposal(near) or '.'}"
     if yes:
         raise ConfigError(
             f"{unknown} For a new group give --create. Brokers show a group some seconds after its first use, and drop "
@@ -54,7 +54,7 @@ def propose(admin: AdminApi, group: str) -> None:
     """Note which other groups the user may mean. A group that has not read yet is unknown to brokers."""
     with suppress(TubeMQError):  # of a broker, which the caller does not need
         if near := _unless_known(replace(admin, deadline=Deadline(_LOOK)), group):
-            note(f"no broker knows group {group}{did_you_mean(near)}")
+            note(f"no broker knows group {group}{proposal(near)}")
 
 
 def _unless_known(admin: AdminApi, group: str) -> list[str] | None:

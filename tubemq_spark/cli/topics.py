@@ -19,12 +19,12 @@ import typer
 
 from tubemq_spark.cli.commands import Commands
 from tubemq_spark.cli.connection import Connection
-from tubemq_spark.cli.near_names import did_you_mean, near
 from tubemq_spark.cli.output import confirm, note, print_result, print_rows, progress
 from tubemq_spark.cli.parameters import Json, Yes, connected
 from tubemq_spark.client.admin_api import AdminApi, AdminError, check_rows, checked_rows, joined
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.metadata import TOPIC_NAME
+from tubemq_spark.similar_names import near, proposal
 
 _RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
@@ -99,8 +99,8 @@ def existing(admin: AdminApi, name: str) -> list[dict[str, Any]]:
     """Return where the topic is; raise `ConfigError` if it does not exist."""
     found = deployments(admin, name)
     if not found:
-        proposal = did_you_mean(near(name, {one["topic"] for one in deployments(admin)}))
-        raise ConfigError(f"there is no topic {name}{proposal or '.'} `tubemq-spark topics list` shows all")
+        proposed = proposal(near(name, sorted({one["topic"] for one in deployments(admin)})))
+        raise ConfigError(f"there is no topic {name}{proposed or '.'} `tubemq-spark topics list` shows all")
     return found
 
 

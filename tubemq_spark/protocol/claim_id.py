@@ -105,7 +105,8 @@ class ClaimId:
     @property
     def description(self) -> str:
         """Who has made the claim, as far as it says: what reads, names, since when and where."""
-        host, *names = [name for name in self._names if not _APPLICATION.fullmatch(name)]
+        readable = [name for name in self._names if not _APPLICATION.fullmatch(name)]
+        host, names = "".join(readable[:1]), readable[1:]
         if self.query.startswith(COMMAND_PREFIX):
             what = "a command"
         elif self.task in (DRIVER, PLANNER):

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from tubemq_spark.errors import ConfigError, ProtocolError
-from tubemq_spark.peer_text import quoted, shown
+from tubemq_spark.peer_text import quoted
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.varint import varint
@@ -238,7 +238,7 @@ def format_msg_time(moment: datetime) -> str:
 
 
 def _check_own(key: str, value: str) -> None:
-    name = shown(key, 60)
+    name = quoted(key)
     # Java looks for its keys anywhere in the attributes (wire: Message.parseSystemHeader).
     if any(token in text for token in (MSG_TYPE_KEY, MSG_TIME_KEY) for text in (key, value)):
         raise ConfigError(

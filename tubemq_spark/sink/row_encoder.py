@@ -23,7 +23,7 @@ from tubemq_spark.client import system
 from tubemq_spark.client.clock import SYSTEM_CLOCK
 from tubemq_spark.compression import MAX_PLAIN, check_available, compress, max_plain
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.peer_text import quoted, shown
+from tubemq_spark.peer_text import quoted
 from tubemq_spark.protocol.message import (
     COMPRESSION_KEY,
     EPOCH,
@@ -241,10 +241,9 @@ class RowEncoder:
             attributes = {key: text for key, text in attributes.items() if key not in _OF_BODIES}
         texts = {key: text for key, text in attributes.items() if text is not None}
         if len(texts) < len(attributes):
-            nulls = [key for key, text in attributes.items() if text is None]
+            key = next(key for key, text in attributes.items() if text is None)
             raise ConfigError(
-                f"attribute {shown(', '.join(nulls))} is null; TubeMQ has only texts, so leave it out, for example "
-                "with map_filter"
+                f"attribute {quoted(key)} is null; TubeMQ has only texts, so leave it out, for example with map_filter"
             )
         if self._stamped and (reserved := sorted(RESERVED & texts.keys())):
             raise ConfigError(
@@ -396,8 +395,8 @@ def _own_texts(cells: Cells, replaced: Collection[str], separators: str = "") ->
         if not key:
             raise BadRowError(column, "an attribute has an empty key: give it a name, or leave it out")
         if attribute is None:
-            raise BadRowError(column, f"attribute {shown(key, 60)} is null; packs have only texts, so leave it out")
-        text = _text(column, f"attribute {shown(key, 60)}", attribute, separators)
+            raise BadRowError(column, f"attribute {quoted(key)} is null; packs have only texts, so leave it out")
+        text = _text(column, f"attribute {quoted(key)}", attribute, separators)
         own[_text(column, "the key", key, separators)] = text
     return own
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
 import pytest
@@ -12,7 +12,9 @@ from tests import reading
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted
-from tubemq_spark.client.consumer.probe import Prober, ProbeResult
+from tubemq_spark.client.consumer.first_message import stores_without
+from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -49,3 +51,38 @@ def test_the_extent_of_a_store_takes_one_request(cluster: EmbeddedCluster, probe
     registers = counted(cluster, "partition_register")
     assert prober.extents([*WIDE, SOLE]) == dict.fromkeys(WIDE, (0, 0)) | {SOLE: (10 * UNIT, 30 * UNIT)}
     assert registers.fired == 2
+
+
+FIRST, SECOND = (SOLE, 10 * UNIT), (SOLE, 11 * UNIT)
+FOUND = {FIRST: ProbeResult(10 * UNIT, (1, 2)), SECOND: ProbeResult(11 * UNIT, (2,))}
+GONE = {FIRST: ProbeResult(11 * UNIT, (2,))}
+
+
+@pytest.mark.parametrize(
+    ("again", "answer"), [(FOUND, {SOLE: True}), (GONE, {SOLE: False}), ({}, {})], ids=["there", "gone", "unclear"]
+)
+def test_a_message_that_was_found_is_looked_for_again(
+    prober: Prober,
+    again: Mapping[PartitionPosition, ProbeResult],
+    answer: Mapping[Partition, bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Retention may remove a message between two probes, and then the other one looks like a difference."""
+
+    def answer_from(lines: Iterator[Mapping[PartitionPosition, ProbeResult]]) -> None:
+        def probe(_: Prober, places: Iterable[PartitionPosition], *__: object, **___: object) -> object:
+            line = next(lines)
+            return {place: line[place] for place in places if place in line}
+
+        monkeypatch.setattr(Prober, "probe", probe)
+
+    span = (SOLE, FIRST[1], SECOND[1])
+    answer_from(iter([FOUND, again]))
+    assert prober.have_messages([span]) == answer
+    entries, members = {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}
+    answer_from(iter([FOUND, again, {}, {}]))  # the last two are for the members behind the first ones: none
+    if not answer:
+        with pytest.raises(TransportError, match=r"do not say for now whether .* have messages"):
+            stores_without(prober, entries, members)
+    else:
+        assert stores_without(prober, entries, members) == ([] if answer[SOLE] else [SOLE.store])

@@ -10,7 +10,7 @@ from tubemq_spark.client.admin_api import matching_topics
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.similar_names import nearest
+from tubemq_spark.similar_names import nearest, proposal
 
 _ANY = re.compile(".*", re.DOTALL)
 _TIMEOUT = 2.0  # seconds; of the masters' HTTP API, which may be closed to this machine
@@ -33,8 +33,7 @@ class UnknownTopicError(ConfigError):
     def __init__(self, topics: Iterable[str], advice: str, similar: Collection[str] = ()) -> None:
         self.topics = tuple(sorted(topics))
         self._advice = advice
-        question = f"; did you mean {' or '.join(similar)}?" if similar else "."
-        super().__init__(f"the cluster has no topic {', '.join(self.topics)}{question} {advice}")
+        super().__init__(f"the cluster has no topic {', '.join(self.topics)}{proposal(similar) or '.'} {advice}")
 
     def with_similar_names(self, settings: ClientSettings) -> UnknownTopicError:
         """Return the error with the names of similar topics, if the masters' HTTP API lists them."""

@@ -8,10 +8,10 @@ without a word, and reports the begin of the index as that of the store (wire: M
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
-from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.probe import PartitionPosition, Prober
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_FILES
@@ -53,8 +53,7 @@ def stores_without(
         places = [(one, entries[store]) for store in left for one in members[store][first:last]]
         behind = [(one, at + UNIT) for one, at in places]
         results = prober.probe([*places, *behind], places, optional)
-        if unclear := [str(one) for one, at in places if (one, at) not in results and one not in optional]:
-            raise TransportError(f"the brokers do not say for now whether {', '.join(unclear)} have messages")
+        _refuse_unclear(set(places) - results.keys(), optional)
         found = {place: results[place].first_id for place in places if place in results}
         suspects = {place for place in found if found[place] is not None and results[place].begin == place[1]}
         owners = {
@@ -64,9 +63,15 @@ def stores_without(
         }
         owners |= set(prober.proven(place for place in suspects if (place[0], place[1] + UNIT) not in results))
         again = prober.probe(owners, owners, optional)  # retention may have removed a message between two probes
-        stores = {place[0].store for place in owners if place in again and again[place].begins_as(results[place])}
+        _refuse_unclear(owners - again.keys(), optional)
+        stores = {place[0].store for place in again if again[place].begins_as(results[place])}
         left = [store for store in left if store not in stores]
     return left
+
+
+def _refuse_unclear(places: Iterable[PartitionPosition], optional: Collection[Partition]) -> None:
+    if unclear := sorted({str(one) for one, _ in places if one not in optional}):
+        raise TransportError(f"the brokers do not say for now whether {', '.join(unclear)} have messages")
 
 
 def at_first_messages(prober: Prober, cluster: Cluster, starts: Mapping[Partition, int]) -> dict[Partition, int]:

@@ -95,9 +95,8 @@ class PartitionReader:
                         else:
                             cut.append(batch)
                     removed = self._retention.loss_in(exact)
-                    if (
-                        removed is None or removed.offered <= exact.end
-                    ):  # else the cut may have missed the message there
+                    may_have_missed_cut = removed is not None and removed.offered > exact.end
+                    if not may_have_missed_cut:
                         yield from self._loop.read(exact, cut)
                         cut.clear()
                 except (DataLossError, PositionMovedError) as error:

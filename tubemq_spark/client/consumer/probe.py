@@ -134,9 +134,8 @@ class Prober:
         }
         begins = {partition: (partition, begin) for partition, begin, _ in wanted if has_message.get(partition)}
         again = self.probe(begins.values(), optional=optional)
-        return has_message | {
-            partition: place in again and again[place].begins_as(found[place]) for partition, place in begins.items()
-        }
+        without = {partition: False for partition, has in has_message.items() if not has}
+        return without | {partition: again[at].begins_as(found[at]) for partition, at in begins.items() if at in again}
 
     def proven(self, places: Iterable[PartitionPosition]) -> Iterator[PartitionPosition]:
         """Yield those of the places at which the partition surely has a message, however many entries of others follow.
