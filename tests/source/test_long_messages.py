@@ -96,6 +96,24 @@ def test_a_new_run_goes_on_where_the_last_one_ended(tubemq: EmbeddedTubeMQ) -> N
     assert exactly(stream, tubemq)
 
 
+def test_a_topic_comes_back_while_a_long_message_before_its_position_is_in_memory(tubemq: EmbeddedTubeMQ) -> None:
+    """The message behind it is no fingerprint of its entry."""
+    tubemq.send("long", b"1 ".ljust(LONG, b"."), 0)
+    stream = Stream(tubemq, "short", "long", startingOffsets="latest")
+    with stream.running() as run:
+        assert run.next() == []
+        tubemq.send("short", b"2", 0)
+        assert len(run.next() or ()) == 1
+    tubemq.send("short", b"3", 0)
+    stream.run(subscribe="short", failOnDataLoss="false")
+    tubemq.send("long", b"4", 0)
+    with stream.running() as run:
+        tubemq.send("short", b"5", 0)
+        assert len(run.next() or ()) == 1
+        tubemq.flush("long")
+        assert bodies(run.next() or ()) == [b"4"]
+
+
 def test_a_limit_that_is_raised_counts_from_the_next_batch_on(
     tubemq: EmbeddedTubeMQ, skipping_clock: SkippingClock
 ) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests import messages
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster
 from tests.source_options.conftest import Start
 from tests.without_spark.source import UNIT, Row, Stream, bodies, fill, read_batch, stored
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
@@ -57,6 +58,10 @@ def unreported(planned: Mapping[tuple[str, bytes], int], rows: list[Row], ranges
 
 def positions(tubemq: EmbeddedTubeMQ) -> dict[tuple[str, bytes], int]:
     return {(str(Partition(1, "t", one.partition)), one.body): one.offset for one in tubemq.messages("t")}
+
+
+def partitions_of(tubemq: EmbeddedTubeMQ) -> int:
+    return len({message.partition for message in tubemq.messages("t")})
 
 
 MOMENTS = [1, 2, 3, 5, 8]  # the fetch of a task before which the files go: with 1 partition, all of 19 are of one task
@@ -110,6 +115,42 @@ def test_files_go_while_a_task_looks_for_the_end_of_its_range(
     assert set(keys(rows)) <= planned.keys()
     assert len(set(keys(rows))) == len(rows)
     assert unreported(planned, rows, reported(caplog)) == []
+
+
+@pytest.mark.parametrize("moment", range(1, 20))  # first those of the planner
+def test_the_broker_starts_again_while_a_task_looks_for_what_was_removed(
+    tubemq: EmbeddedTubeMQ, moment: int, use_timings: UseTimings
+) -> None:
+    """No broker knows the task's claim any more, and no other attempt has it: the task claims the partition again."""
+    use_timings(claim_proof_max_age=0.0)
+
+    def restart() -> None:
+        tubemq.crash_broker(1)
+        tubemq.start_broker(1)
+
+    with tubemq.on("partition_register", client="_look_", nth=moment, times=1).run(restart):
+        rows = read_batch(tubemq, "t", endingOffsets={"t": {f"1:{n}": 40 * UNIT for n in range(partitions_of(tubemq))}})
+    assert sorted(bodies(rows)) == sorted(stored(tubemq, "t")[:40])
+
+
+@pytest.mark.parametrize("fetches", [1, 2])
+@pytest.mark.parametrize("late", [1, 2, 3])
+@pytest.mark.parametrize("moment", range(2, 9))
+def test_files_go_while_a_late_fetch_has_moved_the_cursor(
+    tubemq: EmbeddedTubeMQ, moment: int, late: int, fetches: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two readings differ then for two reasons. A loss that explains one of them must not hide the other."""
+    planned = positions(tubemq)
+    expire = partial(tubemq.expire, "t", keep=COUNT - 6, data_only=True)
+    rows: list[Row] = []
+    with (
+        tubemq.on("get_message", client="_p0_", nth=late, times=1).end_late(fetches),
+        tubemq.on("partition_register", client="_p0_", nth=moment, times=1).run(expire),
+        suppress(PositionMovedError),
+    ):
+        rows = read_batch(tubemq, "t", failOnDataLoss="false")
+        assert unreported(planned, rows, reported(caplog)) == []
+    assert len(set(keys(rows))) == len(rows)
 
 
 def test_an_error_names_the_range(tubemq: EmbeddedTubeMQ) -> None:

@@ -73,6 +73,13 @@ def may_be_replaced(ids: KnownIds, last: int | None) -> bool:
     return last is not None and (ids.span is None or not ids.span.has(last))
 
 
+def unverified_error(partition: Partition, start: int, end: int) -> PositionMovedError:
+    return PositionMovedError(
+        f"{partition}: a connection broke while [{start}, {end}) was read, and retention removed messages of it before "
+        "a second reading could prove that the first one had all messages. Run the batch again"
+    )
+
+
 def replaced_error(partition: Partition, start: int, end: int) -> PositionMovedError:
     return PositionMovedError(
         f"{partition}: messages in [{start}, {end}) have other ids than those that stood there when the batch was "

@@ -86,7 +86,10 @@ class BatchEnd:
         for partition in new:
             self._unowned.pop(partition.store, None)
         visitor = self._prober.visitor
-        readable = self._long_messages.readable_ends(begin, log_ends, start.fingerprints)
+        entering = {partition: max(new_ends[partition], at) for partition, at in new.items()}
+        readable = self._long_messages.readable_ends({**begin, **new}, {**log_ends, **entering}, start.fingerprints)
+        held_back = [partition for partition, end in readable.items() if end == {**begin, **new}[partition]]
+        readable = {partition: end for partition, end in readable.items() if partition in begin}
         ends = self.rate_limit.batch_end(
             begin,
             log_ends,
@@ -98,7 +101,7 @@ class BatchEnd:
         failures, counted_at = visitor.failures, self._clock.monotonic()
         empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
         begin, ends = {**begin, **new}, {**ends, **new}
-        log_ends |= {partition: max(new_ends[partition], at) for partition, at in new.items()}
+        log_ends |= entering
         # A broker that forgot a claim may have lost messages, also of stores without news.
         losses = claims.losses
         may_have_lost = self._verified is None or self._known_losses != losses
@@ -109,7 +112,7 @@ class BatchEnd:
             start.fingerprints,
             idle_too=is_first or may_have_lost or bool(new),
             empty=empty,
-            held_back=[partition for partition, end in readable.items() if end == begin[partition]],
+            held_back=held_back,
         )
         if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_requests import check_positions, unwrap_fetch
@@ -20,7 +21,7 @@ from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Retries
-from tubemq_spark.errors import ProtocolError, ServerError, TransportError
+from tubemq_spark.errors import FencedError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, code_name, is_retryable, is_unknown_topic, not_found_kind
@@ -71,7 +72,7 @@ class ReadProgress:
         if not self.retries.failed(problem):
             raise self._gave_up(problem) from None
 
-    def on_disconnect(self, error: TransportError) -> None:
+    def on_disconnect(self, error: TubeMQError) -> None:
         """Pause before the next connection. Fetches are progress for the retries. So a connection that always breaks
         before the reader comes to new messages would be retried for ever; its readings are counted."""
         self._rereads += self._has_fetched
@@ -136,10 +137,13 @@ class FetchLoop:
         progress, and as `TaskClaim.acquire` and `ExactRange` do."""
         self._begun = self._settings.clock.monotonic()
         complete = deque(held_back)  # to be delivered
+        clock = self._settings.clock
         while not exact.done or complete:
+            leased_at = inf
             try:
                 is_claim = self._claim.may_claim_by_seek
                 sought = None if is_claim else self._claim.acquire(self._progress.retries, exact.start)
+                leased_at = clock.monotonic()
                 with POOL().lease(self._claim.server, self._settings) as connection:
                     self._claim.on_connected()
                     if is_claim:
@@ -152,7 +156,11 @@ class FetchLoop:
                 exact.on_disconnect()
                 if was_held:
                     self._progress.on_failed(refusal)
-            except TransportError as error:
+            except (TransportError, FencedError) as error:
+                if isinstance(error, FencedError) and (error.holder or self._claim.proven_at >= leased_at):
+                    raise
+                # A claim that is lost before its first proof over a connection is lost with the one before it: the
+                # broker has started again meanwhile. If another client took it over, `acquire` meets that one.
                 _log.info("%s: %s; trying again", self._claim.where, error)
                 self._claim.on_disconnect()
                 exact.on_disconnect()

@@ -21,7 +21,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
-from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error
+from tubemq_spark.protocol.data_loss import may_be_replaced, remaining_range, replaced_error, unverified_error
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Broker
@@ -104,6 +104,9 @@ class PartitionReader:
                     if losses > _MAX_LOSSES or (cut and loss.offered <= exact.end):  # `cut` counts as delivered
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss, end)
+                    is_unverified = self._claim.is_doubtful or exact.delivered.is_whole
+                    if loss.offered > loss.asked and is_unverified and exact.delivered.last is not None:
+                        raise unverified_error(self._wanted.partition, exact.start, end) from None
                 if removed is not None:
                     self._loss_policy.report(removed, exact.end)
                 if loss is None or loss.offered < loss.asked:  # what retention removes had been flushed
