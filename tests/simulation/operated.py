@@ -188,10 +188,11 @@ class OperatedSchedule(Schedule):
         if isinstance(error, Killed) and "kill worker" in self.came:
             return
         if ("not every entry" in str(error) and f"in {RETRY_FOR:g} s it" not in str(error)) or (
-            "too long for its broker" in str(error) and f"in {RETRY_FOR:g} s the" not in str(error)
+            "too long for its broker" in str(error)
+            and (f"in {RETRY_FOR:g} s the" not in str(error) or "deleted" in recent)
         ):
-            # A store got a second partition after the plan, a fetch ended late, or the run waits for the flush. As the
-            # error advises:
+            # A store got a second partition after the plan, a fetch ended late, or the run waits for the flush, perhaps
+            # of a topic that is created again meanwhile. As the error advises:
             self.options.pop(ELAPSED, None)
             return
         is_moved = isinstance(error, PositionMovedError) and not self._only_retention

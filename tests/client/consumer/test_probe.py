@@ -55,7 +55,7 @@ def test_the_extent_of_a_store_takes_one_request(cluster: EmbeddedCluster, probe
 
 FIRST, SECOND = (SOLE, 10 * UNIT), (SOLE, 11 * UNIT)
 FOUND = {FIRST: ProbeResult(10 * UNIT, (1, 2)), SECOND: ProbeResult(11 * UNIT, (2,))}
-GONE = {FIRST: ProbeResult(11 * UNIT, (2,))}
+GONE = {FIRST: ProbeResult(11 * UNIT, (2,)), SECOND: ProbeResult(11 * UNIT, (2,))}
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,13 @@ def test_a_message_that_was_found_is_looked_for_again(
             stores_without(prober, entries, members)
     else:
         assert stores_without(prober, entries, members) == ([] if answer[SOLE] else [SOLE.store])
+
+
+def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
+    prober: Prober, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe of the end was answered before it came, that of the begin had to be repeated and found it."""
+    new = ProbeResult(11 * UNIT, (9,))
+    lines = iter([{FIRST: new, SECOND: ProbeResult(11 * UNIT, (), is_behind_end=True)}, {FIRST: new, SECOND: new}])
+    monkeypatch.setattr(Prober, "probe", lambda *_, **__: next(lines))
+    assert prober.have_messages([(SOLE, FIRST[1], SECOND[1])]) == {SOLE: False}

@@ -119,23 +119,22 @@ class Prober:
         self, spans: Iterable[tuple[Partition, int, int]], optional: Collection[Partition] = frozenset()
     ) -> dict[Partition, bool]:
         """Return whether each partition has a message in its span, [begin, end): then its first message from the begin
-        on is another one than from the end on. Both are asked for in one write, in this order, so a message that only
-        the second probe finds came meanwhile, behind the span. A third one shows that retention did not remove the
-        first message between them.
+        on is another one than from the end on. Both are asked for twice. The first answers may be of different moments:
+        what came behind the end between them, or was removed by retention, looks like a difference, too.
 
         A partition is left out if its broker gives no clear answer. Raises as `extents`.
         """
         wanted = list(spans)
         found = self.probe(((one, at) for one, *span in wanted for at in span), optional=optional)
-        has_message = {
-            partition: found[partition, begin].first_id not in (None, found[partition, end].first_id)
-            for partition, begin, end in wanted
-            if (partition, begin) in found and (partition, end) in found
-        }
-        begins = {partition: (partition, begin) for partition, begin, _ in wanted if has_message.get(partition)}
-        again = self.probe(begins.values(), optional=optional)
-        without = {partition: False for partition, has in has_message.items() if not has}
-        return without | {partition: again[at].begins_as(found[at]) for partition, at in begins.items() if at in again}
+        clear = [((one, begin), (one, end)) for one, begin, end in wanted if {(one, begin), (one, end)} <= found.keys()]
+        differ = [places for places in clear if found[places[0]].first_id not in (None, found[places[1]].first_id)]
+        has_message = {begin[0]: False for begin, _ in set(clear).difference(differ)}
+        again = self.probe((place for places in differ for place in places), optional=optional)
+        for begin, end in differ:
+            if begin in again and end in again:
+                first = found[begin]
+                has_message[begin[0]] = again[begin].begins_as(first) and again[end].first_id != first.first_id
+        return has_message
 
     def proven(self, places: Iterable[PartitionPosition]) -> Iterator[PartitionPosition]:
         """Yield those of the places at which the partition surely has a message, however many entries of others follow.
