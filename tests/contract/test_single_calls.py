@@ -24,12 +24,12 @@ from tests import messages, reading
 from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.clusters.real import RealCluster
-from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL_THOROUGHLY
+from tests.clusters.servers import EMBEDDED_THOROUGHLY, PREFIXED_THOROUGHLY, REAL_THOROUGHLY
 from tests.without_spark.sink import Task, commit_stream, plan_stream, run_task, schema
 from tests.without_spark.sink import bodies as stored_bodies
 from tests.without_spark.sink import options as sink_options
 from tests.without_spark.source import Stream, StreamRun, bodies
-from tubemq_spark.client import forget_servers
+from tubemq_spark.client import forget_servers, system
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import Method
@@ -37,8 +37,8 @@ from tubemq_spark.protocol.envelope import Request
 
 FAULTS = ("request lost", "cut before", "cut after", "reply late", "killed before", "killed after")
 TRIALS = 17  # of each fault, on a real server; 3 on the embedded one
+_NO_PROCESS = 2_000_000_000  # and above: ids that no system gives
 LATE = 1.2  # seconds; a proof of a claim may be one second old
-PREFIXED = pytest.param("real-prefixed", id="real-prefixed", marks=[pytest.mark.real, pytest.mark.thorough])
 T = TypeVar("T")
 RETRY = {"tubemq_rpc_timeoutMs": 1000, "tubemq_retry_maxElapsedMs": 20_000}
 
@@ -56,6 +56,7 @@ class Calls:
         self._nth, self._fault = nth, fault
         self._thread = threading.get_ident()
         self._is_dead = False
+        self.process = _NO_PROCESS
 
     def submit(self, connection: Connection, method: int, submit: Callable[[], T]) -> T:
         """Pass on requests of `method`, which `submit` queues."""
@@ -95,10 +96,11 @@ class Calls:
         """Begin a new process, if this one was killed."""
         if self._is_dead:
             self._is_dead = False
+            self.process += 1
             forget_servers()
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED_THOROUGHLY, REAL_THOROUGHLY, PREFIXED])
+@pytest.fixture(scope="module", params=[EMBEDDED_THOROUGHLY, *REAL_THOROUGHLY, *PREFIXED_THOROUGHLY])
 def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
     yield _clusters(request.param)
     forget_servers()
@@ -126,7 +128,13 @@ class Trial:
         def submit_sends(to: Connection, *given: Any, **more: Any) -> None:
             calls.submit(to, Method.SEND_MESSAGE, lambda: sends(to, *given, **more))
 
-        with mock.patch.multiple(Connection, submit_request=submit_request, submit_sends=submit_sends):
+        def process_id() -> int:
+            return calls.process
+
+        with (
+            mock.patch.multiple(Connection, submit_request=submit_request, submit_sends=submit_sends),
+            mock.patch.object(system, "process_id", process_id),
+        ):
             for step in (self._write, self._write, self._read, self._write, self._read):
                 while not self._is_done(step):
                     assert len(self.failures) < 5, self.failures

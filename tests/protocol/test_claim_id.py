@@ -21,7 +21,7 @@ from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 
 numbers = st.integers(0, 10**18 - 1)
 roles = st.just((DRIVER, NO_STAGE)) | st.just((PLANNER, NO_STAGE)) | st.tuples(numbers, st.just(NO_STAGE) | numbers)
-applications = st.just(APPLICATION_PREFIX + "0123456789abcdef")
+applications = st.sampled_from([APPLICATION_PREFIX + "0123456789abcdef", APPLICATION_PREFIX + "0123456789abcdef-4711"])
 names = st.lists(st.text() | applications, max_size=4).map(lambda texts: label_of(*texts))
 claims = st.builds(
     lambda role, **given: ClaimId(task=role[0], stage=role[1], **given),

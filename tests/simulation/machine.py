@@ -139,6 +139,10 @@ def _process_id() -> int:
     return 1000 + (running.process.number if running is not None else 0)
 
 
+def _is_running(process: int) -> bool:
+    return any(one.alive for one in the_world().processes if one.number == process - 1000)
+
+
 def _host_name() -> str:
     running = the_world().running
     return running.process.host if running is not None else "servers"
@@ -167,6 +171,7 @@ def replacements() -> list[Replacement]:
         (system, "random_bytes", _random_bytes),
         (system, "randomizer", _Randomizer()),
         (system, "process_id", _process_id),
+        (system, "is_running", _is_running),
         (system, "host_name", _host_name),
         (system, "host_address", lambda: "127.0.0.1"),
         (connection, "open_socket", network.open_socket),

@@ -32,6 +32,19 @@ process_id = os.getpid
 host_name = platform.node
 
 
+def is_running(process: int) -> bool:
+    """Return False if this machine has no process with this id."""
+    if os.name != "posix":  # where the question would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        return True
+    return True
+
+
 def host_address() -> str:
     """Return this machine's IPv4 address on its way to other networks, 127.0.0.1 without one. Nothing is sent."""
     try:

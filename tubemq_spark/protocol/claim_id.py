@@ -35,7 +35,7 @@ _CLAIM_ID = re.compile(
     "(?:_n([0-9a-f]+))?(?:_w([0-9A-Za-z.+-]+))?"
 )
 APPLICATION_PREFIX = "app-"
-_APPLICATION = re.compile(f"{APPLICATION_PREFIX}[0-9a-f]{{16}}")  # see `source.application`
+_APPLICATION = re.compile(f"({APPLICATION_PREFIX}[0-9a-f]{{16}})(?:-{_NUMBER})?")  # see `source.application`
 COMMAND_PREFIX = "cli-"  # of the `query` of commands
 _LATEST_RUN = 1 << 43  # ms; the year 2248
 _NOT_IN_NAMES = re.compile("[^0-9A-Za-z.-]+")
@@ -92,11 +92,15 @@ class ClaimId:
             return Relation.ITSELF
         return Relation.PREDECESSOR if holder.attempt < self.attempt else Relation.SUCCESSOR
 
-    def is_query_of_same_application(self, holder: ClaimId) -> bool:
-        """Return True if `holder` is the driver of another streaming query of this claim's Spark application."""
-        applications = {name for name in (self.query, *self._names) if _APPLICATION.fullmatch(name)}
-        is_other = holder.task == DRIVER and holder.query != self.query
-        return is_other and not applications.isdisjoint(holder._names)
+    def query_beside(self, holder: ClaimId) -> int | None:
+        """Return the process id of the driver of `holder`, if it is another streaming query of this claim's Spark
+        application, else None."""
+        names = map(_APPLICATION.fullmatch, (self.query, *self._names))
+        applications = {found[1] for found in names if found}
+        if holder.task != DRIVER or holder.query == self.query:
+            return None
+        processes = (_APPLICATION.fullmatch(name) for name in holder._names)
+        return next((int(one[2]) for one in processes if one and one[2] and one[1] in applications), None)
 
     @property
     def _names(self) -> list[str]:

@@ -271,7 +271,8 @@ class MicroBatchPlanner:
                 self._claims.release()
             options = self._options
             run = int(options.client.clock.time() * 1000)  # later runs are newer, unless the clock was set back
-            claim = ClaimId(query, run=run, batch=1, label=label_of(system.host_name(), application_id()))
+            process = f"{application_id()}-{system.process_id()}"
+            claim = ClaimId(query, run=run, batch=1, label=label_of(system.host_name(), process))
             self._claims = GroupClaims(
                 self._session, claim, options.claim_timeout, keeps_position=options.commit_offsets
             )

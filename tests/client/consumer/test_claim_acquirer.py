@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -179,7 +182,9 @@ def test_the_error_names_the_holders_host_and_application(conflict: ClaimConflic
 
 
 APPLICATION = "app-0123456789abcdef"
-DRIVER_CLAIM = ClaimId("first", run=1_790_000_000_000, batch=3, label=label_of("host-7", APPLICATION))
+DRIVER_CLAIM = ClaimId(
+    "first", run=1_790_000_000_000, batch=3, label=label_of("host-7", f"{APPLICATION}-{os.getpid()}")
+)
 SECOND = {
     "query": replace(DRIVER_CLAIM, query="second"),
     "batch read": ClaimId(APPLICATION, run=0, batch=0, task=PLANNER, label="host-7"),
@@ -202,7 +207,18 @@ def test_another_query_of_the_application_is_not_waited_for(clock: ManualClock, 
         conflict.must_fence("here", str(DRIVER_CLAIM))
 
 
-@pytest.mark.parametrize("other", ["host-7", label_of("host-7", "app-fedcba9876543210")])
+def test_a_query_of_the_application_whose_process_was_killed_is_waited_for(clock: ManualClock) -> None:
+    """Its claims expire, and the application may have started it again before its first micro-batch."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    holder = str(replace(DRIVER_CLAIM, label=label_of("host-7", f"{APPLICATION}-{ended.pid}")))
+    conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
+    assert not conflict.must_fence("here", holder)
+    clock.advance(44.9)
+    assert not conflict.must_fence("here", holder)
+
+
+@pytest.mark.parametrize("other", ["host-7", label_of("host-7", f"app-fedcba9876543210-{os.getpid()}")])
 def test_a_query_of_another_application_is_waited_for(clock: ManualClock, other: str) -> None:
     conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
     assert not conflict.must_fence("here", str(replace(DRIVER_CLAIM, label=other)))

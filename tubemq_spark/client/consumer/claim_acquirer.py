@@ -222,9 +222,13 @@ class ClaimConflict:
             self._settings.clock.sleep(max(seconds, _SHORTEST_PAUSE))
 
     def _longest_wait(self, holder: ClaimId | None) -> float:
-        if holder is not None and self._claim.is_query_of_same_application(holder):
-            return min(_SAME_APPLICATION_WAIT, self._claim_timeout)
-        return self._claim_timeout
+        return min(_SAME_APPLICATION_WAIT, self._claim_timeout) if self._runs_beside(holder) else self._claim_timeout
+
+    def _runs_beside(self, holder: ClaimId | None) -> bool:
+        """Whether the holder is another query of this application that runs. One that was killed is waited for: its
+        claims expire."""
+        process = None if holder is None else self._claim.query_beside(holder)
+        return process is not None and system.is_running(process)
 
     def _on_predecessor(self, where: str, holder: str) -> None:
         count = self._fenced[where]
@@ -256,7 +260,7 @@ class ClaimConflict:
                 f"this very task reads the partition already, {timeout}: {holder}. A task that reads the same rows "
                 "twice at once (rdd.zip, rdd.cartesian) waits for itself; call cache() on one side"
             )
-        elif holder_id is not None and self._claim.is_query_of_same_application(holder_id):
+        elif self._runs_beside(holder_id):
             problem = (
                 f"{_described(holder)} of this Spark application reads group {self._group} already. Each query needs a "
                 f"tubemq.group of its own: change that of {self._claim.description}, or stop the other query"
