@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -305,6 +306,18 @@ def test_a_warning_without_a_reader_does_not_end_a_command(tubemq: EmbeddedTubeM
     done = subprocess.run(command, input=b"a\n", stdout=subprocess.PIPE, stderr=write, timeout=300)
     os.close(write)
     assert (done.returncode, done.stdout) == (0, b"stored 1 messages in topic t (1:0 1)\n")
+
+
+def test_no_temporary_folder_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdtemp(*_: object, **__: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a']")
+
+    monkeypatch.setattr("tempfile.mkdtemp", mkdtemp)
+    done = run("demo")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "tubemq-spark: No usable temporary directory found in ['/a']. Set TMPDIR to a folder where files can be written"
+    ]
 
 
 def test_a_port_in_use_is_reported(run: Run) -> None:

@@ -113,7 +113,9 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if isinstance(error, BrokenPipeError):  # the reader of a pipe has ended, for example `head`
         return 0, ""
     if isinstance(error, OSError):
-        return 1, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        has_no_folder = "No usable temporary directory" in str(error)  # the words of `tempfile`
+        remedy = ". Set TMPDIR to a folder where files can be written" if has_no_folder else ""
+        return 1, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "") + remedy
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of typer, for --install-completion
         return 1, "HOME is not set, and the system knows no home folder of this user"
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -74,14 +74,20 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
 
 @contextmanager
 def spark_errors(what: str = "Spark failed") -> Iterator[None]:
-    """Turn errors of Spark into `TubeMQError`, and a `ConfigError` that the connector raised within Spark into one."""
+    """Turn errors of Spark into `TubeMQError`, and a `ConfigError`, also of a class below it, that the connector raised
+    within Spark into one."""
     try:
         yield
     except (PySparkException, Py4JError) as cause:
-        if own := re.findall(r"^tubemq_spark\.errors\.(\w+): (.+)$", str(cause), re.MULTILINE):
+        if own := re.findall(r"^tubemq_spark(?:\.\w+)*\.(\w+): (.+)$", str(cause), re.MULTILINE):
             name, text = own[-1]
-            raise (ConfigError if name == ConfigError.__name__ else TubeMQError)(text) from None
+            raise (ConfigError if name in _names_below(ConfigError) else TubeMQError)(text) from None
         raise TubeMQError(f"{what}: {_first_line(cause)}") from None
+
+
+def _names_below(kind: type[TubeMQError]) -> set[str]:
+    """Return the names of `kind` and of the classes below it."""
+    return {kind.__name__}.union(*map(_names_below, kind.__subclasses__()))
 
 
 @contextmanager
