@@ -48,7 +48,7 @@ ARROWS = {
     "spark_check": {"checks", "shipping"},
     "monitoring": LEAVES | {"protocol", "client", "source", "task_counts"},
     "testing": LEAVES | {"protocol"},
-    "pytest_plugin": {"testing", "client"},
+    "pytest_plugin": {"errors", "testing", "client"},
     "cli": LEAVES | {"checks", "compression", "default_logging", "protocol", "client", "source", "sink", "testing", ""},
     "": LEAVES | {"default_logging", "datasource", "option_builder", "registration", "sink", "spark_check"},
 }

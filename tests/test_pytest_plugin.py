@@ -76,6 +76,21 @@ def test_only_what_is_used_is_imported(tmp_path: Path) -> None:
     assert passed(run_pytest(tmp_path)) == 3
 
 
+def test_an_error_shows_the_line_of_the_test_only(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n"
+        "def wrong_topic(tubemq):\n    tubemq.send('nowhere', b'')\n\n"
+        "def wrong_type(tubemq):\n    tubemq.create_topic('demo')\n    tubemq.send('demo', b'', msg_type=' a')\n\n"
+        "def wrong_call(tubemq):\n    tubemq.on('nothing')\n\n"
+        "@pytest.mark.parametrize('use', [wrong_topic, wrong_type, wrong_call])\n"
+        "def test_it(tubemq, use):\n    use(tubemq)\n"
+    )
+    text = run_pytest(tmp_path, "--tb=short").stdout
+    assert "3 failed" in text
+    assert text.count("\nE   tubemq_spark.errors.ConfigError: ") == 3
+    assert set(re.findall(r"^(\S+\.py):\d+: in ", text, re.MULTILINE)) == {"test_it.py"}
+
+
 USES_THE_CLIENT = """
 import threading
 from tubemq_spark.client import forget_servers

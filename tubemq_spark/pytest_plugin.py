@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tubemq_spark.errors import TubeMQError
 
 if TYPE_CHECKING:
     from tubemq_spark.testing import EmbeddedTubeMQ
@@ -33,5 +36,17 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
     from tubemq_spark.testing import EmbeddedTubeMQ
 
     with EmbeddedTubeMQ() as cluster:
+        _hide_frames()
         yield cluster
         forget_servers()
+
+
+def _hide_frames() -> None:
+    """Let pytest show the line of the test that an error of this package is about, not the frames inside the package.
+
+    pytest looks for the name in a frame's globals, too. `--full-trace` shows all frames.
+    """
+    is_ours = methodcaller("errisinstance", TubeMQError)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == __package__:
+            vars(module)["__tracebackhide__"] = is_ours

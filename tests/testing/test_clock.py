@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.testing.master.calls import StoppedClock
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.clock import Clock, Period, Timers
 
@@ -30,7 +31,7 @@ def test_advance_skips_seconds() -> None:
 
 
 def test_advance_refuses_negative_seconds() -> None:
-    with pytest.raises(ValueError, match="time does not go back"):
+    with pytest.raises(ConfigError, match="time does not go back"):
         Clock().advance(-1)
 
 

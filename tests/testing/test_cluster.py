@@ -39,7 +39,7 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "group on an unknown topic": (lambda t: t.group_offset("g", "other", 1, 0), "no topic 'other'"),
     "empty body": (lambda t: t.send("demo", b""), "was refused: data length is zero!"),
     "text for a body": (lambda t: t.send("demo", "x"), "a message's body is bytes, not str"),  # type: ignore[arg-type]
-    "bad attribute": (lambda t: t.send("demo", b"x", attributes={"a": "b,c"}), "attribute a"),
+    "bad attribute": (lambda t: t.send("demo", b"x", attributes={"a": "b,c"}), "attribute 'a'"),
     "bad topic name": (lambda t: t.create_topic("a-b"), "must start with a letter"),
     "no partitions": (lambda t: t.create_topic("new", 0), "at least one partition and one store"),
     "nowhere": (lambda t: t.create_topic("new", brokers=[]), "needs at least one broker"),

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from tests.testing.raw import METHODS, Raw, send
 from tests.waiting import wait_until
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, encode_request
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
@@ -119,7 +120,7 @@ def test_register_and_unregister_are_two_methods(tubemq: EmbeddedTubeMQ, raw: Ra
 
 @pytest.mark.parametrize("name", ["send", "SEND_MESSAGE", "", "get_messages"])
 def test_an_unknown_method_is_refused(tubemq: EmbeddedTubeMQ, name: str) -> None:
-    with pytest.raises(ValueError, match=f"there is no call '{name}'; the calls are ") as caught:
+    with pytest.raises(ConfigError, match=f"there is no call '{name}'; the calls are ") as caught:
         tubemq.on(name)
     for known in ("send_message", "get_message", "partition_register", "partition_unregister", "consumer_register_v2"):
         assert known in str(caught.value)
@@ -127,7 +128,7 @@ def test_an_unknown_method_is_refused(tubemq: EmbeddedTubeMQ, name: str) -> None
 
 @pytest.mark.parametrize("wrong", [{"nth": 0}, {"nth": -1}, {"times": 0}, {"times": -3}], ids=str)
 def test_numbers_count_from_1(tubemq: EmbeddedTubeMQ, wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="nth and times count from 1"):
+    with pytest.raises(ConfigError, match="nth and times count from 1"):
         tubemq.on("send_message", **wrong)  # type: ignore[arg-type]
 
 
@@ -534,5 +535,5 @@ def test_end_late_moves_the_cursor_of_the_current_reader(tubemq: EmbeddedTubeMQ,
 
 @pytest.mark.parametrize(("method", "fetches"), [("send_message", 1), ("get_message", 0)])
 def test_end_late_needs_get_message(tubemq: EmbeddedTubeMQ, method: str, fetches: int) -> None:
-    with pytest.raises(ValueError, match="only get_message can end late"):
+    with pytest.raises(ConfigError, match="only get_message can end late"):
         tubemq.on(method).end_late(fetches)

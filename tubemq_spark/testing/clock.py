@@ -12,6 +12,8 @@ import itertools
 import time
 from collections.abc import Callable
 
+from tubemq_spark.errors import ConfigError
+
 
 class SystemTime:
     """Time as it passes without a test's help: that of this machine, unless a subclass has its own."""
@@ -46,9 +48,9 @@ class Clock:
         return self._real.wall_ms() + int(self._skipped * 1000)
 
     def advance(self, seconds: float) -> None:
-        """Skip `seconds` and run all timers that become due; `ValueError` for a negative number."""
+        """Skip `seconds` and run all timers that become due; `ConfigError` for a negative number."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: cannot advance by {seconds} s")
+            raise ConfigError(f"time does not go back: cannot advance by {seconds} s")
         self._skipped += seconds
         self._on_advance()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
 
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import IDENTITY_GROUP, Method, OpType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.errcode import code_name
@@ -55,9 +56,9 @@ class Conditions:
 
     def __post_init__(self) -> None:
         if self.method not in _NAMES:
-            raise ValueError(f"there is no call {self.method!r}; the calls are {', '.join(_NAMES)}")
+            raise ConfigError(f"there is no call {self.method!r}; the calls are {', '.join(_NAMES)}")
         if self.nth < 1 or (self.times is not None and self.times < 1):
-            raise ValueError(f"nth and times count from 1, not {self.nth} and {self.times}")
+            raise ConfigError(f"nth and times count from 1, not {self.nth} and {self.times}")
 
     def fit(self, server: str, name: str, fields: Message) -> bool:
         group = getattr(fields, "groupName", None)
@@ -164,7 +165,7 @@ class Calls:
         have begun in the partition, whichever client holds it then. The connection ends without an answer.
         """
         if self._conditions.method != "get_message" or fetches < 1:
-            raise ValueError(f"{fetches} fetches after a {self._conditions.method}: only get_message can end late")
+            raise ConfigError(f"{fetches} fetches after a {self._conditions.method}: only get_message can end late")
         return self._add(Effect(delay_by_gets=fetches, damage=lambda frame: b"", close=True))
 
     def delay(self, seconds: float) -> Fault:
