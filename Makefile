@@ -29,6 +29,7 @@ test: prepared  ## everything in `make check`, then the tests; those marked `tho
 	$(PYTEST) -m "not thorough"
 
 test-all: prepared  ## the same with the thorough tests, and the coverage: real servers, wide matrices, the wrap of message ids
+	@scripts/need prometheus || [ "$(CI)" != true ]
 	$(PYTEST) --durations=30 --cov=tubemq_spark --cov-report=term:skip-covered
 
 .PHONY: prepared spark-classes
@@ -123,6 +124,7 @@ spark:
 
 $(STAMP): pyproject.toml
 	@scripts/need python "$(PYTHON)"
+	@echo "Installing Spark and the tools of developers into $(VENV): about two minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
@@ -130,6 +132,7 @@ $(STAMP): pyproject.toml
 # What the demo needs, in the same environment, so that a first try does not wait for the tools of developers.
 $(VENV)/.demo: pyproject.toml
 	@scripts/need python "$(PYTHON)"
+	@echo "Installing Spark and what else the demo needs into $(VENV): about a minute, once"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[cli,spark]'
 	@touch $@

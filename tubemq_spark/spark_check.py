@@ -54,7 +54,7 @@ def _discovery(spark: SparkSession) -> CheckResult:
     try:
         _ = spark.read.format("tubemq").options(**options).load().schema
     except Exception as error:  # Spark raises errors of many classes here
-        remedy = (
+        remedy = _remedy_if_late(error) or (
             "give what the text names to the Python that the driver's JVM starts (PYSPARK_PYTHON)"
             if is_used()
             else "call tubemq_spark.register(spark, ship=True); or install the package in the Python that the "
@@ -84,11 +84,21 @@ def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Se
         found = [row.report for row in rows if row.report is not None]
     except Exception as error:  # of many classes: the workers' Python is missing, too old, without pyarrow …
         problem = f"no task could run Python: {_first_line(error)}"
-        remedy = "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release"
+        remedy = (
+            _remedy_if_late(error)
+            or "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release"
+        )
         yield failed("executors", "tasks", problem, remedy)._replace(place="executor")
         return
     yield ok("executors", "tasks", f"{len(found)} tasks ran")._replace(place="executor")
     yield from judge_reports(found, driver, began, time.time(), shipped=shipped)
+
+
+def _remedy_if_late(error: Exception) -> str:
+    """Return what to do if Spark gave up a Python process that started too slowly, else nothing."""
+    if "failed to connect back" not in str(error):
+        return ""
+    return "start it again when the machine is less busy: Spark waits 10 s for its Python processes"
 
 
 def _first_line(error: Exception) -> str:

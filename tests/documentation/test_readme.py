@@ -38,6 +38,15 @@ def test_the_options_of_the_readme_exist() -> None:
     assert names <= {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
 
 
+def test_the_readme_names_the_two_commands_of_a_clone() -> None:
+    """One runs the main job, one passes the tests. Each says how long it takes."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (block,) = [block for block in blocks("README.md") if "make demo" in block.code]
+    for target in ("demo", "test"):
+        assert re.search(rf"^make {target}  # .*minute", block.code, re.MULTILINE)
+        assert re.search(rf"^{target}: .*## ", makefile, re.MULTILINE)
+
+
 @pytest.fixture
 def tubemq(spark: SparkSession) -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ({"clicks": 3, "numbers": 3}) as cluster:
