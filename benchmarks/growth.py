@@ -11,7 +11,7 @@ from benchmarks.filling import fill
 from benchmarks.parts import Part
 from benchmarks.results import MILLISECONDS, Key
 from benchmarks.rounds import Recorder, Runner, Sample, alternate
-from benchmarks.sizes import Scale
+from benchmarks.sizes import RELEASE, Scale
 from benchmarks.spark import Meter, drain_batch, spark_session
 from tests.real.cluster import RealTubeMQ, TopicSpec
 from tubemq_spark.client.producer.producer import Producer
@@ -52,7 +52,7 @@ def measure(scale: Scale, record: Recorder) -> None:
     topics[_EACH_TOPIC] = PARTITIONS[1000]
     rounds = min(scale.rounds, _ROUNDS)
     count = scale.count(_MESSAGES)
-    with RealTubeMQ(topics=topics, quick_start=False) as tubemq:
+    with RealTubeMQ(topics=topics, release=RELEASE, quick_start=False) as tubemq:
         for topic in [*(f"bench_partitions_{number}" for number in PARTITIONS), "bench_tasks"]:
             fill(tubemq.master, topic, count, b"g" * _SMALL)
         bodies = {size: max(3, round(messages * min(1.0, scale.scale))) for size, messages in BODIES.items()}

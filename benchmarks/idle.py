@@ -16,7 +16,7 @@ from benchmarks import proc
 from benchmarks.parts import Part
 from benchmarks.results import CORE, Key
 from benchmarks.rounds import Recorder
-from benchmarks.sizes import Scale
+from benchmarks.sizes import RELEASE, Scale
 from benchmarks.sources import NothingSource
 from benchmarks.spark import jvm, spark_session
 from tests.real.cluster import RealTubeMQ, TopicSpec
@@ -31,7 +31,7 @@ _WINDOW = 10.0
 
 def measure(scale: Scale, record: Recorder) -> None:
     with (
-        RealTubeMQ(topics={_TOPIC: TopicSpec(partitions=3)}, brokers=10) as tubemq,
+        RealTubeMQ(topics={_TOPIC: TopicSpec(partitions=3)}, brokers=10, release=RELEASE) as tubemq,
         spark_session() as spark,
     ):
         spark.dataSource.register(NothingSource)

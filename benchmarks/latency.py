@@ -2,7 +2,7 @@
 """Latency from the acknowledgement of a send to the row in the sink: default trigger, a sink that collects its rows.
 
 A Python source that does nothing gives the trigger's own latency: its rows are due at the same rate, and nothing is
-read. What ours has more is the added latency.
+read. What ours has more is the added latency. The settings of docs/howto/low-latency.md are measured in the same run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.parts import Part
 from benchmarks.processes import SPAWN
 from benchmarks.results import MILLISECONDS, Key
 from benchmarks.rounds import Recorder
-from benchmarks.sizes import LAYOUTS, OWN, Scale
+from benchmarks.sizes import LAYOUTS, OWN, RELEASE, Scale
 from benchmarks.sources import NothingSource
 from benchmarks.spark import spark_session
 from tests.real.cluster import RealTubeMQ
@@ -29,6 +29,13 @@ from tubemq_spark.client.settings import ClientSettings
 
 RATES = (100, 1_000, 10_000)  # messages per second
 EMPTY = "an empty batch"
+LOW_RATE = 1_000
+LOW_LATENCY = {  # docs/howto/low-latency.md
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
 
 _WARM_UP, _SECONDS = 4.0, 8.0
 _PAUSE = 0.002  # seconds between sends
@@ -47,21 +54,32 @@ def added(percentile: str, rate: int) -> str:
     return f"added {percentile} at {rate}/s"
 
 
+def low(name: str) -> str:
+    return f"{name}, settings for low latency"
+
+
 def measure(scale: Scale, record: Recorder) -> None:
     with (
-        RealTubeMQ(topics={_topic(rate): LAYOUTS[OWN] for rate in RATES}, quick_start=False) as tubemq,
+        RealTubeMQ(topics={_topic(rate): LAYOUTS[OWN] for rate in RATES}, release=RELEASE, quick_start=False) as tubemq,
         spark_session() as spark,
     ):
         spark.dataSource.register(NothingSource)
         seconds = _WARM_UP + scale.seconds(_SECONDS)
         record.add(EMPTY, MILLISECONDS, _empty_batches(spark))
-        for rate in RATES:
+
+        def record_rate(rate: int, named: Callable[[str], str] = str) -> None:
             base = _percentiles(_of_nothing(spark, rate, seconds))
             real = _percentiles(_of_tubemq(spark, tubemq.master, rate, seconds))
             for percentile, value in real.items():
-                record.add(without(percentile, rate), MILLISECONDS, [base[percentile]])
-                record.add(ours(percentile, rate), MILLISECONDS, [value])
-                record.add(added(percentile, rate), MILLISECONDS, [value - base[percentile]])
+                record.add(named(without(percentile, rate)), MILLISECONDS, [base[percentile]])
+                record.add(named(ours(percentile, rate)), MILLISECONDS, [value])
+                record.add(named(added(percentile, rate)), MILLISECONDS, [value - base[percentile]])
+
+        for rate in RATES:
+            record_rate(rate)
+        for name, value in LOW_LATENCY.items():
+            spark.conf.set(name, value)
+        record_rate(LOW_RATE, low)
 
 
 class _Arrivals:
@@ -183,6 +201,11 @@ PART = Part(
             for name in (ours, without, added)
             for percentile in ("p50", "p99")
             for rate in RATES
+        ),
+        *(
+            Key("latency", low(name(percentile, LOW_RATE)), MILLISECONDS)
+            for name in (ours, without, added)
+            for percentile in ("p50", "p99")
         ),
     ),
     measure,

@@ -11,7 +11,7 @@ from benchmarks.pack_bodies import pack_of
 from benchmarks.parts import Part
 from benchmarks.results import MEMORY, RATE, Key
 from benchmarks.rounds import Recorder
-from benchmarks.sizes import Scale
+from benchmarks.sizes import RELEASE, Scale
 from benchmarks.spark import Meter, drain_batch, spark_session
 from tests.real.cluster import RealTubeMQ, TopicSpec
 
@@ -56,7 +56,9 @@ def backlog(megabytes: int) -> str:
 
 def measure(scale: Scale, record: Recorder) -> None:
     backlogs = _backlogs(scale)
-    with RealTubeMQ(topics={one.topic: TopicSpec(partitions=1) for one in backlogs}, quick_start=False) as tubemq:
+    with RealTubeMQ(
+        topics={one.topic: TopicSpec(partitions=1) for one in backlogs}, release=RELEASE, quick_start=False
+    ) as tubemq:
         for one in backlogs:
             fill(tubemq.master, one.topic, one.count, one.body)
         for one in backlogs:

@@ -14,7 +14,7 @@ from benchmarks.pack_bodies import pack_of
 from benchmarks.parts import Part
 from benchmarks.results import CPU, Key
 from benchmarks.rounds import Recorder, Runner, Sample, alternate
-from benchmarks.sizes import LAYOUTS, OWN, SIZES, Scale
+from benchmarks.sizes import LAYOUTS, OWN, RELEASE, SIZES, Scale
 from benchmarks.spark import Meter, drain_batch, spark_session
 from tests.real.cluster import RealTubeMQ
 
@@ -32,7 +32,7 @@ _PACK_ROWS = 500
 def measure(scale: Scale, record: Recorder) -> None:
     topics = {name(size): LAYOUTS[OWN] for name in (_read_topic, _v1_topic, _write_topic) for size in SIZES}
     with (
-        RealTubeMQ(topics=topics, quick_start=False) as tubemq,
+        RealTubeMQ(topics=topics, release=RELEASE, quick_start=False) as tubemq,
         kafka_broker() as kafka,
         spark_session(jars=connector_jars()) as spark,
     ):

@@ -59,10 +59,9 @@ def _origin(found: Results) -> str:
     where = f"{first.machine.get('cores', '?')} cores ({first.machine.get('processor', first.machine['system'])})"
     loads = sorted(float(part.machine["load before"]) for part in found.parts.values() if "load before" in part.machine)
     load = f" Other programs ran: the load before the parts was {loads[0]:g} to {loads[-1]:g}." if loads else ""
-    snapshot = " 2.5.0-SNAPSHOT is a build of that release's branch, not a release." if "SNAPSHOT" in what else ""
     return (
         f"Measured by `make bench` on {' and '.join(days)} on {where} that servers and clients share; "
-        f"{what}.{snapshot}{load}\n\n"
+        f"{what}.{load}\n\n"
         "![Messages per second of each reader and writer](images/performance.svg)\n"
     )
 

@@ -14,7 +14,7 @@ from benchmarks.kafka import READING, KafkaPeer, batch_reader, connector_jars, k
 from benchmarks.parts import Part
 from benchmarks.results import CPU, Key
 from benchmarks.rounds import Recorder, Runner, Sample, alternate, timed
-from benchmarks.sizes import LAYOUTS, OWN, SIZES, Job, Scale, jobs
+from benchmarks.sizes import LAYOUTS, OWN, RELEASE, SIZES, Job, Scale, jobs
 from benchmarks.spark import Meter, drain_batch, drain_stream, spark_session
 from tests.interop.java_client import JavaClient, Rate
 from tests.real.cluster import RealTubeMQ
@@ -44,6 +44,7 @@ def measure(scale: Scale, record: Recorder) -> None:
                 **{job.topic: LAYOUTS[job.layout] for job in jobs(scale, _COUNTS)},
                 **{_attributed(job): LAYOUTS[OWN] for job in jobs(scale, _COUNTS) if job.layout == OWN},
             },
+            release=RELEASE,
             quick_start=False,
         ) as tubemq,
         kafka_broker() as kafka,

@@ -7,14 +7,13 @@ It needs nothing but what the README's command installs.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 
 from benchmarks import parts, results
 from benchmarks.rounds import Recorder
-from benchmarks.sizes import Scale
+from benchmarks.sizes import RELEASE, Scale
 from tests.real import jars
 
 
@@ -28,17 +27,11 @@ def run_part(name: str, scale: Scale, folder: Path) -> None:
     seconds = time.perf_counter() - begin
     if missing := set(part.keys) - {row.key for row in record.rows}:
         raise RuntimeError(f"part {name} did not measure {'; '.join(sorted(map(str, missing)))}")
-    versions = {**results.versions(), "server": jars.server(_server_jars(), "standard")[0]}
+    versions = {**results.versions(), "server": jars.server(RELEASE, "standard")[0]}
     result = results.PartResult(
         name, date, round(seconds, 1), machine, versions, scale.as_settings(), tuple(record.rows)
     )
     print(f"  {seconds:.0f} s, written to {results.write(result, folder)}", flush=True)
-
-
-def _server_jars() -> Path | None:
-    """Return the folder whose servers `RealTubeMQ` starts."""
-    named = os.environ.get("TUBEMQ_SERVER_JARS")
-    return Path(named) if named else None
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.real.cluster import TopicSpec
+from tests.real.jars import Release
 
+RELEASE: Release = "2.4.0"  # of the servers
 SIZES = (100, 1024)  # bytes of a body
 OWN, SHARED = "own stores", "one store"
 LAYOUTS: Mapping[str, TopicSpec] = {OWN: TopicSpec(partitions=1, stores=3), SHARED: TopicSpec(partitions=3, stores=1)}

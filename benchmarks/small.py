@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from benchmarks.parts import Part
 from benchmarks.results import MILLISECONDS, Key
 from benchmarks.rounds import Recorder
-from benchmarks.sizes import LAYOUTS, OWN, Scale
+from benchmarks.sizes import LAYOUTS, OWN, RELEASE, Scale
 from benchmarks.sources import NothingSource
 from benchmarks.spark import spark_session
 from tests.real.cluster import RealTubeMQ
@@ -32,7 +32,7 @@ _WARM_UP, _BATCHES, _TRIES = 10, 10, 60
 def measure(scale: Scale, record: Recorder) -> None:
     rounds: list[dict[str, list[float]]] = []
     with (
-        RealTubeMQ(topics={TOPIC: LAYOUTS[OWN]}, quick_start=False) as tubemq,
+        RealTubeMQ(topics={TOPIC: LAYOUTS[OWN]}, release=RELEASE, quick_start=False) as tubemq,
         spark_session() as spark,
         Producer(ClientSettings.from_options({"tubemq.master": tubemq.master})) as producer,
         tempfile.TemporaryDirectory(prefix="bench-") as folder,

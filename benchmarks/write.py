@@ -15,7 +15,7 @@ from benchmarks.parts import Part
 from benchmarks.read import sample_of
 from benchmarks.results import CPU, Key
 from benchmarks.rounds import Recorder, Runner, Sample, alternate, timed
-from benchmarks.sizes import LAYOUTS, OWN, SIZES, Job, Scale, jobs
+from benchmarks.sizes import LAYOUTS, OWN, RELEASE, SIZES, Job, Scale, jobs
 from benchmarks.spark import Meter, spark_session
 from tests.interop.java_client import JavaClient
 from tests.real.cluster import RealTubeMQ
@@ -32,7 +32,9 @@ _EVERYWHERE = (LIMIT, JAVA, PRODUCER, SPARK)
 def measure(scale: Scale, record: Recorder) -> None:
     todo = jobs(scale, _COUNTS)
     with (
-        RealTubeMQ(topics={job.topic: LAYOUTS[job.layout] for job in todo}, quick_start=False) as tubemq,
+        RealTubeMQ(
+            topics={job.topic: LAYOUTS[job.layout] for job in todo}, release=RELEASE, quick_start=False
+        ) as tubemq,
         kafka_broker() as kafka,
         spark_session(jars=connector_jars()) as spark,
     ):

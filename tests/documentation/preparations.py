@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from benchmarks.latency import LOW_LATENCY
 from tests.certificates import Authority
 from tests.inlong_packs import pack_grouped
 from tests.spark.queries import wait_for
@@ -101,6 +102,21 @@ def prepare_newer_spark(given: Given) -> Iterator[None]:
     given.spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
     rows = given.spark.read.parquet(str(given.folder / "lake")).collect()
     assert sorted(bytes(row["value"]) for row in rows) == [b"clicks", b"orders"]
+
+
+def prepare_low_latency(given: Given) -> Iterator[None]:
+    given.topics("clicks", "alarms")
+    yield
+    query = given.names["query"]
+    query.processAllAvailable()  # it begins at the end of its topic
+    given.tubemq.send("clicks", b"late")
+    query.processAllAvailable()
+    assert given.bodies("alarms") == ["late"]
+    written = sorted((given.folder / "clicks_alarm" / "offsets").iterdir())
+    assert [file.name for file in written] == [".0.crc", ".1.crc", "0", "1"]  # Spark's FileSystem API, and no file else
+    query.stop()
+    for name in LOW_LATENCY:
+        given.spark.conf.unset(name)
 
 
 def send_clicks(given: Given) -> None:
@@ -243,6 +259,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/howto/values.md": lambda given: given.topics("readings"),
     "docs/howto/migrate-consumer.md": prepare_migrate,
     "docs/howto/sizing.md": send_clicks,
+    "docs/howto/low-latency.md": prepare_low_latency,
     "docs/howto/testing.md": prepare_testing,
     "docs/howto/inlong-table.md": prepare_inlong_table,
     "docs/inlong.md": prepare_inlong,

@@ -12,15 +12,17 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks.latency import LOW_LATENCY
 from tests.clusters import LAYOUTS, Cluster
 from tests.clusters.embedded import embedded_cluster
 from tests.messages import Sent, numbered, partitions, send
@@ -74,7 +76,14 @@ class Producer(Rounds):
 class Copy:
     """The query, its checkpoint, its output and its receipts."""
 
-    def __init__(self, source: Source, folder: Path, checkpoint: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        folder: Path,
+        checkpoint: Path | None = None,
+        config: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.config = config
         self.reading: dict[str, object] = {"startingOffsets": "earliest"}
         cluster = source.cluster
         self.topics = [cluster.new_topic("one"), cluster.new_topic("three")]
@@ -101,6 +110,7 @@ class Copy:
             "columns": COLUMNS,
             "sink": self.sink,
             "config": {
+                **self.config,
                 "spark.driver.extraJavaOptions": quick_start(),
                 "spark.python.worker.reuse": str(reuse).lower(),
             },
@@ -245,17 +255,26 @@ def test_each_message_once_whatever_dies(
 @pytest.mark.thorough
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    "cluster", ["embedded", pytest.param("real", marks=pytest.mark.real)], indirect=True, ids=["embedded", "real"]
+    ("cluster", "config"),
+    [
+        pytest.param("embedded", {}, id="embedded"),
+        pytest.param("embedded", LOW_LATENCY, id="embedded-low-latency"),
+        pytest.param("real", {}, id="real", marks=pytest.mark.real),
+    ],
+    indirect=["cluster"],
 )
 def test_each_message_once_when_drivers_are_killed_at_random(
-    source: Source, queries: Queries, tmp_path: Path, chance: random.Random
+    source: Source, queries: Queries, tmp_path: Path, chance: random.Random, config: Mapping[str, str]
 ) -> None:
-    copy = Copy(source, tmp_path)
+    copy = Copy(source, tmp_path, config=config)
     with Producer(source.cluster, copy.topics) as producer:
         for number in range(KILLS):
             with copy.running() as process:
                 copy.wait_for_more_batches(1)
                 time.sleep(chance.expovariate(1))  # within a micro-batch, its commit, or between two
+                if chance.random() < 0.5:
+                    kill_a_worker(process.pid, chance)
+                    time.sleep(chance.expovariate(2))
                 kill(process.pid, chance.choice([None, "java"]))
             print(f"kill {number + 1}: {len(numbers(copy.checkpoint / 'commits'))} micro-batches committed", flush=True)
     copy.finish(queries)
