@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tests.certificates import Authority, Certificate
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, shared
+from tests.clusters.servers import ALL, shared
 from tests.real.jars import MissingTool
 from tests.spark_home import spark_home
 from tests.spark_jvm import quick_start
@@ -64,7 +64,7 @@ def _clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
         yield give
 
 
-@pytest.fixture(scope="session", params=BOTH)
+@pytest.fixture(scope="session", params=ALL)
 def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
     """A cluster that all tests share, so no test may stop its servers. See `tests.clusters.servers.shared`."""
     yield _clusters(request.param)

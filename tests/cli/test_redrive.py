@@ -32,7 +32,7 @@ def dead_letter(value: bytes, topic: str, msg_type: str = "click") -> tuple[byte
     return message
 
 
-@pytest.fixture(params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(params=[EMBEDDED, *REAL_THOROUGHLY])
 def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Cluster:
     return _clusters(request.param)
 

@@ -48,7 +48,7 @@ def test_output_is_plain_columns_in_a_pipe_and_a_table_on_a_terminal(
     assert named.broker_address(1) in shown.text
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(scope="module", params=[EMBEDDED, *REAL_THOROUGHLY])
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster whose brokers a test may reload."""
     with running(request.param, brokers=1, topics={"demo": LAYOUTS["one"]}) as started:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from tests.clusters import LAYOUTS, SEGMENT, Layout, Members
 from tests.real.cluster import RealTubeMQ, TopicSpec
-from tests.real.jars import Framing
+from tests.real.jars import Framing, Release
 from tubemq_spark.protocol.metadata import Partition
 
 _TOPICS_OF_A_LAYOUT = defaultdict(lambda: 30, {"one": 340, "three": 170})
@@ -29,6 +29,7 @@ class RealCluster(RealTubeMQ):
         topics: Mapping[str, TopicSpec] | None = None,
         brokers: int = 2,
         masters: int = 1,
+        release: Release = "1.2.0",
         framing: Framing = "standard",
         claim_timeout: int | None = None,
         broker_options: Mapping[str, str] = MappingProxyType({}),
@@ -40,7 +41,13 @@ class RealCluster(RealTubeMQ):
         if claim_timeout is not None:
             options["consumerRegTimeoutMs"] = str(1000 * claim_timeout)
         super().__init__(
-            topics=topics, brokers=brokers, masters=masters, framing=framing, broker_options=options, folder=folder
+            topics=topics,
+            brokers=brokers,
+            masters=masters,
+            release=release,
+            framing=framing,
+            broker_options=options,
+            folder=folder,
         )
 
     def new_topic(self, layout: Layout) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters for the servers of a test: `embedded`, `real`, and either with `-prefixed` for the older framing.
+"""Parameters for the servers of a test: `embedded`, `real` (1.2.0), `real-2.4.0`, and `embedded-prefixed` and
+`real-prefixed` with the older framing.
 
-Most tests run on the embedded server. Tests that show that both servers behave alike also run on a real one: the
-published release 1.2.0, or the one whose jars are in the folder TUBEMQ_SERVER_JARS.
+Most tests run on the embedded server. Tests that show that all servers behave alike also run on real ones: the
+published releases, or instead of them the one whose jars are in the folder TUBEMQ_SERVER_JARS.
 """
 
 from __future__ import annotations
@@ -13,24 +14,33 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.clusters import Cluster
 from tests.clusters.embedded import embedded_cluster
 from tests.clusters.real import RealCluster
 from tests.clusters.shared import shared_real_cluster
-from tests.real.jars import Framing, MissingTool
+from tests.real.jars import PUBLISHED, Framing, MissingTool, Release
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import ServerConfig
 
+
+def _real(server: str, *marks: pytest.MarkDecorator) -> ParameterSet:
+    return pytest.param(server, id=server, marks=[pytest.mark.real, *marks])
+
+
+_RELEASES = ["real", *(f"real-{release}" for release in PUBLISHED[1:])]
+_PREFIXED = [] if os.environ.get("TUBEMQ_SERVER_JARS") else ["real-prefixed"]  # whose release has its own framing
+
 EMBEDDED = pytest.param("embedded", id="embedded")
-REAL = pytest.param("real", id="real", marks=pytest.mark.real)
+EMBEDDED_PREFIXED = pytest.param("embedded-prefixed", id="embedded-prefixed")
 EMBEDDED_THOROUGHLY = pytest.param("embedded", id="embedded", marks=pytest.mark.thorough)
-REAL_THOROUGHLY = pytest.param("real", id="real", marks=[pytest.mark.real, pytest.mark.thorough])
-BOTH = [EMBEDDED, REAL]
-EACH_FRAMING = [*BOTH, pytest.param("embedded-prefixed", id="embedded-prefixed")]
-if not os.environ.get("TUBEMQ_SERVER_JARS"):  # another release has its own framing only
-    EACH_FRAMING.append(pytest.param("real-prefixed", id="real-prefixed", marks=pytest.mark.real))
+REAL = [_real(server) for server in _RELEASES]
+REAL_THOROUGHLY = [_real(server, pytest.mark.thorough) for server in _RELEASES]
+PREFIXED_THOROUGHLY = [_real(server, pytest.mark.thorough) for server in _PREFIXED]
+ALL = [EMBEDDED, *REAL]
+EACH_FRAMING = [*ALL, EMBEDDED_PREFIXED, *map(_real, _PREFIXED)]
 
 
 @contextmanager
@@ -45,14 +55,16 @@ def running(
 
     The default `topics` are those that `new_topic` returns; `claim_timeout` is in seconds.
     """
-    kind, framing = _parsed(server)
+    kind, release, framing = _parsed(server)
     if kind == "embedded":
         config = ServerConfig() if claim_timeout is None else ServerConfig(consumer_reg_timeout=claim_timeout)
         with embedded_cluster(topics=topics, brokers=brokers, framing=framing, config=config) as embedded:
             yield embedded
         return
     with needs_tools():
-        cluster = RealCluster(topics=topics, brokers=brokers, framing=framing, claim_timeout=claim_timeout)
+        cluster = RealCluster(
+            topics=topics, brokers=brokers, release=release, framing=framing, claim_timeout=claim_timeout
+        )
     with cluster:
         yield cluster
         forget_servers()
@@ -64,7 +76,7 @@ def shared(server: str, folder: Path) -> Iterator[Cluster]:
 
     It has two brokers, or one with the prefixed framing.
     """
-    kind, framing = _parsed(server)
+    kind, release, framing = _parsed(server)
     brokers = 2 if framing == "standard" else 1
     if kind == "embedded":
         with running(server, brokers=brokers) as embedded:
@@ -72,14 +84,14 @@ def shared(server: str, folder: Path) -> Iterator[Cluster]:
         return
     with ExitStack() as stack:
         with needs_tools():
-            cluster = stack.enter_context(shared_real_cluster(folder / server, framing, brokers))
+            cluster = stack.enter_context(shared_real_cluster(folder / server, release, framing, brokers))
         yield cluster
         forget_servers()
 
 
-def _parsed(server: str) -> tuple[str, Framing]:
-    kind, _, prefixed = server.partition("-")
-    return kind, "prefixed" if prefixed else "standard"
+def _parsed(server: str) -> tuple[str, Release, Framing]:
+    kind, _, rest = server.partition("-")
+    return kind, "2.4.0" if rest == "2.4.0" else "1.2.0", "prefixed" if rest == "prefixed" else "standard"
 
 
 @contextmanager

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import cast, get_args
 
 from tests.clusters.real import RealCluster
-from tests.real.jars import Framing
+from tests.real.jars import Framing, Release
 
 _ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def shared_real_cluster(folder: Path, framing: Framing, brokers: int) -> Iterator[RealCluster]:
+def shared_real_cluster(folder: Path, release: Release, framing: Framing, brokers: int) -> Iterator[RealCluster]:
     """Yield the cluster of all processes that name the same `folder`; its servers cannot be stopped.
 
     Raises:
@@ -36,7 +36,7 @@ def shared_real_cluster(folder: Path, framing: Framing, brokers: int) -> Iterato
         fcntl.flock(users, fcntl.LOCK_SH)
         fcntl.flock(start, fcntl.LOCK_EX)
         if not _outcome(folder).exists():
-            _start_keeper(folder, framing, brokers)
+            _start_keeper(folder, release, framing, brokers)
         fcntl.flock(start, fcntl.LOCK_UN)
         outcome = pickle.loads(_outcome(folder).read_bytes())
         if isinstance(outcome, BaseException):
@@ -44,14 +44,14 @@ def shared_real_cluster(folder: Path, framing: Framing, brokers: int) -> Iterato
         yield outcome
 
 
-def _start_keeper(folder: Path, framing: Framing, brokers: int) -> None:
+def _start_keeper(folder: Path, release: Release, framing: Framing, brokers: int) -> None:
     """Return when the cluster is ready, or has failed to start."""
     with open(folder / "keeper.log", "ab") as log:
-        command = [sys.executable, "-m", __name__, str(folder), framing, str(brokers)]
+        command = [sys.executable, "-m", __name__, str(folder), release, framing, str(brokers)]
         subprocess.run(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
 
 
-def _keep(folder: Path, framing: Framing, brokers: int) -> None:
+def _keep(folder: Path, release: Release, framing: Framing, brokers: int) -> None:
     """Fork the keeper; return in the first process when the keeper has written how the start ended."""
     reading, writing = os.pipe()
     if os.fork():
@@ -61,7 +61,7 @@ def _keep(folder: Path, framing: Framing, brokers: int) -> None:
     os.setsid()
     outcome = _outcome(folder)
     try:
-        with RealCluster(brokers=brokers, framing=framing) as cluster:
+        with RealCluster(brokers=brokers, release=release, framing=framing) as cluster:
             _write(outcome, cluster)
             os.close(writing)
             with open(folder / "users", "a") as users:
@@ -82,5 +82,6 @@ def _write(place: Path, value: object) -> None:
 
 
 if __name__ == "__main__":
-    assert sys.argv[2] in get_args(Framing)
-    _keep(Path(sys.argv[1]), cast(Framing, sys.argv[2]), int(sys.argv[3]))
+    assert sys.argv[2] in get_args(Release)
+    assert sys.argv[3] in get_args(Framing)
+    _keep(Path(sys.argv[1]), cast(Release, sys.argv[2]), cast(Framing, sys.argv[3]), int(sys.argv[4]))

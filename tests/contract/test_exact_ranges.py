@@ -18,7 +18,7 @@ import pytest
 
 from tests import messages, reading
 from tests.clusters import LAYOUTS, SEGMENT, Cluster, Layout
-from tests.clusters.servers import BOTH, EACH_FRAMING
+from tests.clusters.servers import ALL, EACH_FRAMING
 from tests.messages import Sent
 from tests.reading import UNIT, Row
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ, MESSAGE_SIZE_SLACK
@@ -122,7 +122,7 @@ def test_in_memory(cluster: Cluster, group: str, rng: random.Random, layout: Lay
 
 
 @pytest.mark.parametrize("layout", ["one", "three"])
-@pytest.mark.parametrize("cluster", BOTH, indirect=True)
+@pytest.mark.parametrize("cluster", ALL, indirect=True)
 def test_entries_without_a_message_shift_no_positions(
     cluster: Cluster, group: str, rng: random.Random, layout: Layout
 ) -> None:

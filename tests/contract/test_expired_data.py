@@ -12,6 +12,7 @@ import pytest
 from tests import messages
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
+from tests.real.jars import PUBLISHED
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
 from tests.without_spark.source import UNIT, Row, Stream, options
@@ -29,8 +30,8 @@ RANGE = re.compile(r"1:(\w+):(\d+): retention removed the data of \[(\d+), (\d+)
 Positions = dict[int, tuple[int, int]]  # of messages, by number: partition and position
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+@pytest.fixture(scope="module", params=PUBLISHED)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """Data files of 8 MiB and index files of 20 000 entries, of which the broker keeps those of a minute."""
     topics = {
         topic: TopicSpec(partitions=count, delete_policy="delete,1m", settings=FLUSH_SOON)
@@ -39,7 +40,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     segments = {"maxSegmentSize": "8388608", "maxIndexSegmentSize": "560000", "logClearupDurationMs": "60000"}
     with needs_tools():
         cluster = RealCluster(
-            topics=topics, brokers=1, broker_options=segments, folder=tmp_path_factory.mktemp("retention")
+            topics=topics,
+            brokers=1,
+            release=request.param,
+            broker_options=segments,
+            folder=tmp_path_factory.mktemp("retention"),
         )
     with cluster:
         yield cluster

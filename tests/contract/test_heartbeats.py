@@ -11,14 +11,14 @@ import pytest
 from tests import messages, reading
 from tests.clocks import UseTimings
 from tests.clusters import LAYOUTS, Cluster
-from tests.clusters.servers import BOTH, running
+from tests.clusters.servers import ALL, running
 from tests.reading import UNIT
 
 MESSAGES = 9_000  # several fetches
 RIVAL = "some_java_consumer"
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=ALL)
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker that drops claims as early as TubeMQ permits, after 20 s."""
     topics = {"claimed": LAYOUTS["three"], "read": LAYOUTS["one"]}

@@ -35,7 +35,7 @@ CLOCK = "clock"
 _LONGEST = 180.0  # seconds that a test takes which relies on ids
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(scope="module", params=[EMBEDDED, *REAL_THOROUGHLY])
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     layouts = {name: LAYOUTS[cast(Layout, name.rpartition("_")[2])] for name in [*LOST, *PLANNED]}
     topics = {name: replace(layout, settings=FLUSH_NEVER) for name, layout in layouts.items()}  # else no tail is lost

@@ -56,7 +56,7 @@ def now(cluster: Cluster) -> int:
     return time.time_ns() // 1000
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(scope="module", params=[EMBEDDED, *REAL_THOROUGHLY])
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster whose clock a test may advance; a real one records twice a minute."""
     with running(request.param, brokers=1) as started:

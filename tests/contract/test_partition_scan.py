@@ -118,7 +118,7 @@ def test_a_scan_takes_the_first_group_in_which_nobody_claims_the_partition(
 # Crashes
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(scope="module", params=[EMBEDDED, *REAL_THOROUGHLY])
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker that only this file uses."""
     names: tuple[Layout, ...] = ("one", "three")

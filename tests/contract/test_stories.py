@@ -32,7 +32,7 @@ class Killed(BaseException):
     """Ends a driver or a worker. It closes nothing, and its threads live on, as those of a process that hangs."""
 
 
-@pytest.fixture(params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(params=[EMBEDDED, *REAL_THOROUGHLY])
 def own(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster whose broker a test may kill."""
     with running(request.param, brokers=1) as cluster:

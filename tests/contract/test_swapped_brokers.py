@@ -32,7 +32,7 @@ Place = tuple[int, bytes]
 """The broker and the body of a message."""
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
+@pytest.fixture(scope="module", params=[EMBEDDED, *REAL_THOROUGHLY])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(request.param, topics=TOPICS) as servers:
         yield servers

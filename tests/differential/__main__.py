@@ -14,17 +14,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import get_args
 
 from tests.differential.bench import Bench, Results
 from tests.differential.findings import findings, report
 from tests.differential.generate import FAMILIES, scripts
 from tests.differential.script import Script
 from tests.differential.servers import MAX_STORES, Server, embedded, real
+from tests.real import jars
 
 
 def main() -> int:
     given = _arguments()
-    with _pair(given.framing, given.against) as (one, other):
+    with _pair(given.release, given.framing, given.against) as (one, other):
         print(f"{one.target.name} and {other.target.name}, seed {given.seed}", flush=True)
         bench = Bench(one, other, given.stores)
         total = Results()
@@ -58,10 +60,10 @@ def _counts(results: Results) -> str:
 
 
 @contextmanager
-def _pair(framing: str, against: str) -> Iterator[tuple[Server, Server]]:
-    with real(framing=framing) as one:
+def _pair(release: jars.Release, framing: jars.Framing, against: str) -> Iterator[tuple[Server, Server]]:
+    with real(release, framing) as one:
         if against == "real":
-            with real(framing=framing) as second:
+            with real(release, framing) as second:
                 yield one, second
         else:
             with embedded(one.release, framing) as other:
@@ -73,7 +75,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scripts", type=int, default=2000, help="number of scripts (2000)")
     parser.add_argument("--seed", default=secrets.token_hex(4), help="seed of the scripts (a new one)")
     parser.add_argument("--family", action="append", choices=list(FAMILIES), help="only this family; may be repeated")
-    parser.add_argument("--framing", choices=["standard", "prefixed"], default="standard")
+    parser.add_argument("--release", choices=get_args(jars.Release), default="1.2.0")
+    parser.add_argument("--framing", choices=get_args(jars.Framing), default="standard", help="of release 1.2.0")
     parser.add_argument(
         "--against", choices=["embedded", "real"], default="embedded", help="real: show unsteady replies"
     )

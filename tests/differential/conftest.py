@@ -11,18 +11,18 @@ from contextlib import ExitStack
 import pytest
 
 from tests.differential.servers import Embedded, Real, embedded, real
-from tests.real.jars import MissingTool
+from tests.real.jars import PUBLISHED, MissingTool
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[Real, Embedded]]:
+@pytest.fixture(scope="module", params=PUBLISHED)
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Real, Embedded]]:
     """Yield new servers, because scripts need topics without flushes by timers, and stores of their own.
 
     Without Java or Maven the tests are skipped; in CI they fail.
     """
     with ExitStack() as stack:
         try:
-            one = stack.enter_context(real())
+            one = stack.enter_context(real(request.param))
         except MissingTool as error:
             if os.environ.get("CI") == "true":
                 raise

@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from tests.differential.play import Target
 from tests.differential.script import Step
+from tests.real import jars
 from tests.real.cluster import RealTubeMQ, TopicSpec
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
 from tubemq_spark.protocol.metadata import parse_addresses, parse_brokers
@@ -106,7 +106,7 @@ def _asks(name: str) -> list[Step]:
 
 
 @contextmanager
-def real(*, framing: str = "standard", server_jars: Path | None = None) -> Iterator[Real]:
+def real(release: jars.Release = "1.2.0", framing: jars.Framing = "standard") -> Iterator[Real]:
     """Yield one master and one broker for scripts: short timeouts, and topics of all layouts."""
     intervals = {"calm": _NEVER, "quick": _SOON}
     cluster = RealTubeMQ(
@@ -114,8 +114,8 @@ def real(*, framing: str = "standard", server_jars: Path | None = None) -> Itera
             name: TopicSpec(partitions, settings={"memCacheFlushIntvl": str(intervals[name[:-1]])})
             for name, partitions in PARTITIONS.items()
         },
-        framing=framing,  # type: ignore[arg-type]
-        server_jars=server_jars,
+        release=release,
+        framing=framing,
         broker_options={
             "consumerRegTimeoutMs": str(_CLAIM_TIMEOUT_MS),
             "maxIndexSegmentSize": str(28 * SEGMENT),

@@ -352,7 +352,7 @@ def _other_client() -> list[str]:
 def _prefixed_framing() -> Path:
     """Return the folder with the RPC classes of 1.2.0. Before a later client in the class path, they give it their
     framing."""
-    class_path = jars.server(None, "prefixed")[1].split(os.pathsep)
+    class_path = jars.server("1.2.0", "prefixed")[1].split(os.pathsep)
     (core,) = (Path(jar) for jar in class_path if Path(jar).name.startswith("tubemq-core-"))
     folder = jars.cache() / f"prefixed-framing-{core.parent.name.rpartition('-')[2]}"
     if not folder.is_dir():

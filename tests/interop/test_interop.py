@@ -30,7 +30,7 @@ from tests.messages import numbered, partitions, send
 from tests.without_spark.source import bodies, read_batch
 
 # What Java does on the embedded server is in test_embedded.py.
-pytestmark = pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
+pytestmark = pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, *REAL], indirect=True)
 
 COUNT = 2_000
 SCHEMA = "value binary, attributes map<string,string>, msg_type string, msg_time string"

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
+from tests.clusters.servers import EMBEDDED, PREFIXED_THOROUGHLY, REAL_THOROUGHLY, running
 from tests.network.jobs import Jobs
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
@@ -15,10 +13,7 @@ from tubemq_spark.cli.topics import change_topic, is_ready
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.protocol.metadata import parse_addresses
 
-SERVERS = [EMBEDDED, REAL_THOROUGHLY]
-if not os.environ.get("TUBEMQ_SERVER_JARS"):  # another release has its own framing only
-    marks = [pytest.mark.real, pytest.mark.thorough]
-    SERVERS.append(pytest.param("real-prefixed", id="real-prefixed", marks=marks))
+SERVERS = [EMBEDDED, *REAL_THOROUGHLY, *PREFIXED_THOROUGHLY]
 
 BEFORE = TopicSpec(partitions=1, settings=FLUSH_SOON)
 AFTER = TopicSpec(partitions=3, stores=2, settings=FLUSH_SOON)

@@ -21,7 +21,7 @@ from tests.real.topics import FLUSH_SOON, TopicSpec
 TOPICS = {f"network_{number}": TopicSpec(partitions=2, settings=FLUSH_SOON) for number in range(len(SCENARIOS))}
 
 
-@pytest.fixture(scope="module", params=[REAL_THOROUGHLY])
+@pytest.fixture(scope="module", params=REAL_THOROUGHLY)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(request.param, topics=TOPICS) as own:
         yield own

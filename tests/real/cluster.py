@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
 import signal
 import tempfile
@@ -48,9 +47,8 @@ class RealTubeMQ:
     Args:
         topics: shapes by name. They are declared before the brokers start, which is many times faster than afterwards.
         brokers, masters: how many. The first master that starts is the active one, the others are standbys.
-        framing: of the published release 1.2.0: as published (``prefixed``) or as 1.3.0 and later.
-        server_jars: a folder with the jars of another release, by default TUBEMQ_SERVER_JARS. That release has its own
-            framing, so only ``standard`` is allowed.
+        release: a published one; TUBEMQ_SERVER_JARS, a folder with the jars of another one, goes before it.
+        framing: of release 1.2.0: as published (``prefixed``) or as 1.3.0 and later. Others have ``standard`` only.
         broker_options, master_options: additional lines of ``[broker]`` and ``[master]`` in the configuration files.
         quick_start: use a JVM that starts quickly and runs long work more slowly.
         folder: for data and logs, kept afterwards. By default a temporary folder, which is removed.
@@ -72,17 +70,15 @@ class RealTubeMQ:
         topics: Mapping[str, TopicSpec],
         brokers: int = 1,
         masters: int = 1,
+        release: jars.Release = "1.2.0",
         framing: jars.Framing = "standard",
-        server_jars: Path | None = None,
         broker_options: Mapping[str, str] | None = None,
         master_options: Mapping[str, str] | None = None,
         quick_start: bool = True,
         folder: Path | None = None,
     ) -> None:
-        if server_jars is None and (named := os.environ.get("TUBEMQ_SERVER_JARS")):
-            server_jars = Path(named)
         self._java = [jars.tool("java"), *_JVM, *(_QUICK_START if quick_start else ())]
-        self.release, self._class_path = jars.server(server_jars, framing)
+        self.release, self._class_path = jars.server(release, framing)
         self.framing = framing
         self.topics = dict(topics)
         self.broker_ids = tuple(range(1, brokers + 1))

@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Literal
 
 Framing = Literal["standard", "prefixed"]
+Release = Literal["1.2.0", "2.4.0"]  # of the servers on Maven Central
+
+PUBLISHED: tuple[Release, ...] = ("1.2.0",) if os.environ.get("TUBEMQ_SERVER_JARS") else ("1.2.0", "2.4.0")
+"""The releases of a run of the tests. TUBEMQ_SERVER_JARS names one, and it goes before a published one."""
 
 _POMS = Path(__file__).parent / "poms"
 _SERVER = "tubemq-server-"
@@ -48,19 +52,19 @@ def tool(name: str) -> str:
     return path
 
 
-def server(folder: Path | None, framing: Framing) -> tuple[str, str]:
-    """Return release and class path of the server whose jars are in ``folder``; None means the published 1.2.0.
+def server(release: Release, framing: Framing) -> tuple[str, str]:
+    """Return release and class path of a published server, or of the one in the folder that TUBEMQ_SERVER_JARS names.
 
     Raises:
-        FileNotFoundError: ``folder`` has no server jar.
-        ValueError: a framing other than ``standard`` for a folder, whose release has its own framing.
+        FileNotFoundError: the folder has no server jar.
+        ValueError: a framing other than ``standard`` for another release than 1.2.0.
     """
-    if folder is None:
-        own = _jars(_from_pom(_POMS / "tubemq-server-1.2.0.xml", "copy"))
+    named = os.environ.get("TUBEMQ_SERVER_JARS")
+    folder = Path(named).resolve() if named else _from_pom(_POMS / f"tubemq-server-{release}.xml", "copy")
+    own, in_front = _jars(folder), []
+    if release == "1.2.0" and not named:
         in_front = [_standard_framing()] if framing == "standard" else []
-    elif framing == "standard":
-        own, in_front = _jars(folder.resolve()), []
-    else:
+    elif framing != "standard":
         raise ValueError(f"framing {framing!r} is for the published release 1.2.0, not for the jars in {folder}")
     releases = [jar.name.removeprefix(_SERVER).removesuffix(".jar") for jar in own if jar.name.startswith(_SERVER)]
     if not releases:

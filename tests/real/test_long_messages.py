@@ -13,6 +13,7 @@ import pytest
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
 from tests.messages import broker, send_call, settings
+from tests.real.jars import PUBLISHED
 from tests.real.topics import TopicSpec
 from tests.without_spark.source import Stream, StreamRun, bodies, read_batch
 from tubemq_spark.client import forget_servers
@@ -28,11 +29,11 @@ LONG, LIMIT_MB = 2_500_000, 4
 PATIENCE = 90.0  # seconds until all are in files: 20 to 30 with the settings of a new topic
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealCluster]:
+@pytest.fixture(scope="module", params=PUBLISHED)
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     topics = {"long": TopicSpec(partitions=3, max_msg_size_mb=LIMIT_MB), "short": TopicSpec(partitions=3)}
     with needs_tools():
-        cluster = RealCluster(topics=topics, brokers=1)
+        cluster = RealCluster(topics=topics, brokers=1, release=request.param)
     with cluster:
         yield cluster
         forget_servers()

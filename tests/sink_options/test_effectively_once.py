@@ -20,7 +20,7 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 
-ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
+ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, *REAL_THOROUGHLY], indirect=True)
 """The client alone decides; a real server proves it once more."""
 
 

@@ -26,7 +26,7 @@ from tests.without_spark.sink import KINDS, TIMESTAMP, Task, Writing, as_json, b
 from tubemq_spark.errors import ConfigError, RowError
 from tubemq_spark.sink.task_writer import write_batches
 
-ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
+ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, *REAL_THOROUGHLY], indirect=True)
 """The client alone decides; a real server proves it once more."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.clusters import Cluster
-from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, running
+from tests.clusters.servers import EMBEDDED, EMBEDDED_PREFIXED, REAL_THOROUGHLY, running
 from tests.messages import numbered, send
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
@@ -184,7 +184,7 @@ def test_a_topic_that_the_group_may_not_read_fails_the_query_and_is_named(start:
 # On both servers
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY, EACH_FRAMING[2]])
+@pytest.fixture(scope="module", params=[EMBEDDED, *REAL_THOROUGHLY, EMBEDDED_PREFIXED])
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster whose brokers a test may reload."""
     with running(request.param, brokers=1, topics={}) as started:

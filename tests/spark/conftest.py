@@ -17,8 +17,8 @@ from tubemq_spark.client import forget_servers
 
 
 # The server's behaviour is proven without Spark (tests/contract, tests/client). So most tests with Spark run on a real
-# cluster in `make test-all` only; a few name BOTH and run there always.
-@pytest.fixture(scope="session", params=[EMBEDDED, REAL_THOROUGHLY])
+# cluster in `make test-all` only; a few name ALL and run there always.
+@pytest.fixture(scope="session", params=[EMBEDDED, *REAL_THOROUGHLY])
 def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
     yield _clusters(request.param)
     forget_servers()

@@ -13,7 +13,7 @@ from tests.spark.queries import Source, by_partition, expected
 from tubemq_spark.source.schema import SPARK_SCHEMA
 
 
-@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, *REAL], indirect=True)
 def test_batch_reads_everything_in_the_same_order(source: Source) -> None:
     """The default is from the earliest to the latest position. Every read gives the same rows in the same order."""
     topics = [source.cluster.new_topic(layout) for layout in LAYOUTS]

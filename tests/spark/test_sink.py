@@ -52,7 +52,7 @@ def test_a_thread_can_write_once_it_has_registered(cluster: Cluster, spark: Spar
     assert [message.body for message in stored_in(cluster, topic)] == [b"x", b"x"]
 
 
-@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, *REAL], indirect=True)
 def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession) -> None:
     topic = cluster.new_topic("three")
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)

@@ -42,7 +42,7 @@ def read_available(source: Source, queries: Queries, topic: str, checkpoint: Pat
     return batches
 
 
-@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, *REAL], indirect=True)
 def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Two brokers, partitions with their own store or a shared one, several stores; triggers that end."""
     topics = [source.cluster.new_topic(layout) for layout in LAYOUTS]
