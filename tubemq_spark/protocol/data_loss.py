@@ -75,8 +75,8 @@ def may_be_replaced(ids: KnownIds, last: int | None) -> bool:
 
 def unverified_error(partition: Partition, start: int, end: int) -> PositionMovedError:
     return PositionMovedError(
-        f"{partition}: a connection broke while [{start}, {end}) was read, and retention removed messages of it before "
-        "a second reading could prove that the first one had all messages. Run the batch again"
+        f"{partition}: retention removed messages of [{start}, {end}) while it was read, and nothing can prove that "
+        "the task has read each of the others once. Run the batch again"
     )
 
 

@@ -112,6 +112,12 @@ class ExactRange:
         return self._state is RangeState.DONE
 
     @property
+    def may_repeat(self) -> bool:
+        """True if something moved the cursor, so that batches of a shared store, where messages have no positions, may
+        repeat messages. A broker that removes index files moves a cursor too little (wire: DefaultOffsetManager)."""
+        return self._outcome.error is not None and not self.owns_store
+
+    @property
     def unproven_from(self) -> int | None:
         """The position from which on retention may have removed messages before they were read: the first entry that
         gave no message, or a cut reply, or the start if others share the store. None if each entry of the range gave

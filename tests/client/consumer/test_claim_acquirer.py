@@ -218,7 +218,9 @@ def test_a_query_of_the_application_whose_process_was_killed_is_waited_for(clock
     assert not conflict.must_fence("here", holder)
 
 
-@pytest.mark.parametrize("other", ["host-7", label_of("host-7", f"app-fedcba9876543210-{os.getpid()}")])
+@pytest.mark.parametrize(
+    "other", ["host-7", label_of("host-7", f"app-fedcba9876543210-{os.getpid()}")], ids=["unknown", "another"]
+)
 def test_a_query_of_another_application_is_waited_for(clock: ManualClock, other: str) -> None:
     conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
     assert not conflict.must_fence("here", str(replace(DRIVER_CLAIM, label=other)))

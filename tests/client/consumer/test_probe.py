@@ -92,7 +92,9 @@ def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
     prober: Prober, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The probe of the end was answered before it came, that of the begin had to be repeated and found it."""
-    new = ProbeResult(11 * UNIT, (9,))
-    lines = iter([{FIRST: new, SECOND: ProbeResult(11 * UNIT, (), is_behind_end=True)}, {FIRST: new, SECOND: new}])
+    new = ProbeResult(10 * UNIT, (9,))
+    told = [{FIRST: new, SECOND: ProbeResult(11 * UNIT, (), is_behind_end=True)}, {FIRST: new, SECOND: new}]
+    lines = iter([*told, *told, {}, {}])
     monkeypatch.setattr(Prober, "probe", lambda *_, **__: next(lines))
     assert prober.have_messages([(SOLE, FIRST[1], SECOND[1])]) == {SOLE: False}
+    assert stores_without(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}) == [SOLE.store]

@@ -61,10 +61,19 @@ def stores_without(
             for one, at in suspects
             if (one, at + UNIT) in results and results[one, at + UNIT].first_id != found[one, at]
         }
-        owners |= set(prober.proven(place for place in suspects if (place[0], place[1] + UNIT) not in results))
-        again = prober.probe(owners, owners, optional)  # retention may have removed a message between two probes
-        _refuse_unclear(owners - again.keys(), optional)
-        stores = {place[0].store for place in again if again[place].begins_as(results[place])}
+        # These answers may be of different moments: a message that came behind the entry between them, or was removed,
+        # looks like a difference, too.
+        again = prober.probe({*owners, *((one, at + UNIT) for one, at in owners)}, owners, optional)
+        _refuse_unclear({*owners, *((one, at + UNIT) for one, at in owners)} - again.keys(), optional)
+        owners = {
+            (one, at)
+            for one, at in owners & again.keys()
+            if again[one, at].begins_as(results[one, at])
+            and (one, at + UNIT) in again
+            and again[one, at + UNIT].first_id != found[one, at]
+        }
+        proven = prober.proven(place for place in suspects if (place[0], place[1] + UNIT) not in results)
+        stores = {one.store for one, _ in (*owners, *proven)}
         left = [store for store in left if store not in stores]
     return left
 

@@ -104,7 +104,7 @@ class PartitionReader:
                     if losses > _MAX_LOSSES or (cut and loss.offered <= exact.end):  # `cut` counts as delivered
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss, end)
-                    is_unverified = self._claim.is_doubtful or exact.delivered.is_whole
+                    is_unverified = self._claim.is_doubtful or exact.delivered.is_whole or exact.may_repeat
                     if loss.offered > loss.asked and is_unverified and exact.delivered.last is not None:
                         raise unverified_error(self._wanted.partition, exact.start, end) from None
                 if removed is not None:
