@@ -52,6 +52,8 @@ class EventLoopThread(Host):
             if self._closed:
                 raise RuntimeError("this EmbeddedTubeMQ is closed")
             self._loop.call_soon_threadsafe(run)
+        if (error := done.exception()) is not None:
+            raise error  # from here, so that no frame of `concurrent.futures` is in its traceback
         return done.result()
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
