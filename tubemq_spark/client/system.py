@@ -38,7 +38,7 @@ def is_running(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # the id may be from a text that anybody can have made
         return False
     except PermissionError:  # it is another user's
         return True

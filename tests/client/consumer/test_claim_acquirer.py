@@ -207,11 +207,13 @@ def test_another_query_of_the_application_is_not_waited_for(clock: ManualClock, 
         conflict.must_fence("here", str(DRIVER_CLAIM))
 
 
-def test_a_query_of_the_application_whose_process_was_killed_is_waited_for(clock: ManualClock) -> None:
+@pytest.mark.parametrize("process", ["ended", "9" * 18], ids=["killed", "impossible"])
+def test_a_query_of_the_application_whose_process_was_killed_is_waited_for(clock: ManualClock, process: str) -> None:
     """Its claims expire, and the application may have started it again before its first micro-batch."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    holder = str(replace(DRIVER_CLAIM, label=label_of("host-7", f"{APPLICATION}-{ended.pid}")))
+    number = process.replace("ended", str(ended.pid))
+    holder = str(replace(DRIVER_CLAIM, label=label_of("host-7", f"{APPLICATION}-{number}")))
     conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
     assert not conflict.must_fence("here", holder)
     clock.advance(44.9)

@@ -63,8 +63,9 @@ def stores_without(
         }
         # These answers may be of different moments: a message that came behind the entry between them, or was removed,
         # looks like a difference, too.
-        again = prober.probe({*owners, *((one, at + UNIT) for one, at in owners)}, owners, optional)
-        _refuse_unclear({*owners, *((one, at + UNIT) for one, at in owners)} - again.keys(), optional)
+        both = {*owners, *((one, at + UNIT) for one, at in owners)}
+        again = prober.probe(both, owners, optional)
+        _refuse_unclear(both - again.keys(), optional)
         owners = {
             (one, at)
             for one, at in owners & again.keys()
