@@ -110,6 +110,12 @@ def _of_driver() -> Iterable[Goal]:
         Key("small", "30 rows of 3 partitions", MILLISECONDS),
         Key("small", "30 rows of a source that does nothing", MILLISECONDS),
     )
+    yield _at_most(
+        "a small batch with a package that is shipped against one that is installed",
+        1.05,
+        Key("small", "30 rows of 3 partitions, the package is shipped", MILLISECONDS),
+        Key("small", "30 rows of 3 partitions", MILLISECONDS),
+    )
     for what, bound in (("nothing new", 35), ("batch planned", 150), ("stream end, all have news", 300)):
         yield _at_most(f"1000 partitions on the driver: {what}, ms", bound, Key("driver", what, MILLISECONDS))
     each = "read of one message in each of 1000 partitions"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Duration of a micro-batch with 30 rows of 3 partitions, beside that of a Python source that does nothing."""
+"""Duration of a micro-batch with 30 rows of 3 partitions, with the package installed in the workers and shipped to
+them, beside that of a Python source that does nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ from benchmarks.sizes import LAYOUTS, OWN, RELEASE, Scale
 from benchmarks.sources import NothingSource
 from benchmarks.spark import spark_session
 from tests.real.cluster import RealTubeMQ
+from tubemq_spark import register
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 
 OURS = "30 rows of 3 partitions"
+SHIPPED = "30 rows of 3 partitions, the package is shipped"
 NOTHING = "30 rows of a source that does nothing"
+NAMES = (OURS, SHIPPED, NOTHING)
 TOPIC = "bench_small"
 STORES = (0, 10_000, 20_000)  # ids of the partitions, one for each store
 
@@ -42,15 +46,18 @@ def measure(scale: Scale, record: Recorder) -> None:
             options = {
                 "tubemq.master": tubemq.master,
                 "subscribe": TOPIC,
-                "tubemq.group": f"small_{number}",
                 "headsIntervalMs": "0",  # else the times contain the source's wait for its next request
             }
-            ours = batches(spark, "tubemq", options, partial(send_rows, producer))
+            durations = {}
+            for name in (OURS, SHIPPED):
+                register(spark, ship=name == SHIPPED)
+                options["tubemq.group"] = f"small_{number}_{name == SHIPPED}"
+                durations[name] = batches(spark, "tubemq", options, partial(send_rows, producer))
             offered = Path(folder, str(number))
             offered.touch()
-            nothing = batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
-            rounds.append({OURS: ours, NOTHING: nothing})
-    for name in (OURS, NOTHING):  # without the first round, in which the JVM compiles
+            durations[NOTHING] = batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
+            rounds.append(durations)
+    for name in NAMES:  # without the first round, in which the JVM compiles
         record.add(name, MILLISECONDS, [value for durations in rounds[1:] for value in durations[name]])
 
 
@@ -91,6 +98,6 @@ PART = Part(
     "small",
     "a micro-batch of 30 rows, beside a source that does nothing",
     1,
-    tuple(Key("small", name, MILLISECONDS) for name in (OURS, NOTHING)),
+    tuple(Key("small", name, MILLISECONDS) for name in NAMES),
     measure,
 )
