@@ -75,7 +75,7 @@ def may_be_replaced(ids: KnownIds, last: int | None) -> bool:
 
 def unverified_error(partition: Partition, start: int, end: int) -> PositionMovedError:
     return PositionMovedError(
-        f"{partition}: retention removed messages of [{start}, {end}) while it was read, and nothing can prove that "
+        f"{partition}: messages of [{start}, {end}) were lost while it was read, and nothing can prove that "
         "the task has read each of the others once. Run the batch again"
     )
 

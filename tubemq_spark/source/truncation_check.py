@@ -129,7 +129,9 @@ class TruncationCheck:
         unread = unread_members(batches)
         exact = {place for batch in batches for place in (*batch.places(batch.last_entry), *batch.exact_places)}
         results |= self.prober.probe(first, exact, unread)
-        results |= self.prober.probe((place for check in checks for place in check.second_places()), optional=unread)
+        # An answer is not replaced by a newer one: messages that came meanwhile would look like those before the end.
+        second = [place for check in checks for place in check.second_places() if place not in results]
+        results |= self.prober.probe(second, optional=unread)
         if clock.monotonic() - begun > REPLACED_AFTER:  # the store may be another one since the first answer
             newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
             results |= self.prober.probe(newest, exact, unread)

@@ -16,6 +16,7 @@ from tubemq_spark.client.consumer.first_message import stores_without
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
 
 SOLE = Partition(1, "sole", 0)
@@ -98,3 +99,18 @@ def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
     monkeypatch.setattr(Prober, "probe", lambda *_, **__: next(lines))
     assert prober.have_messages([(SOLE, FIRST[1], SECOND[1])]) == {SOLE: False}
     assert stores_without(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}) == [SOLE.store]
+
+
+def test_a_message_that_comes_between_two_answers_is_behind_both_positions(
+    cluster: EmbeddedCluster, prober: Prober
+) -> None:
+    """The first answer about the earlier position is unclear. So both are asked for again."""
+    other, wanted = WIDE[:2]
+    cluster.tubemq.send("wide", b"of another partition", partition=other.partition_id)
+    places = [(wanted, 0), (wanted, UNIT)]
+    cluster.tubemq.on("get_message", times=1).fail(ErrCode.SERVER_RECEIVE_OVERFLOW)
+    cluster.tubemq.on("partition_register", nth=3, times=1).run(
+        lambda: cluster.tubemq.send("wide", b"new", partition=wanted.partition_id)
+    )
+    found = prober.probe(places)
+    assert [found[place].first_id for place in places] == [cluster.tubemq.messages("wide")[-1].message_id] * 2

@@ -104,16 +104,14 @@ class PartitionReader:
                     if losses > _MAX_LOSSES or (cut and loss.offered <= exact.end):  # `cut` counts as delivered
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss, end)
-                    is_unverified = self._claim.is_doubtful or exact.delivered.is_whole or exact.may_repeat
-                    if loss.offered > loss.asked and is_unverified and exact.delivered.last is not None:
-                        raise unverified_error(self._wanted.partition, exact.start, end) from None
                 if removed is not None:
                     self._loss_policy.report(removed, exact.end)
                 if loss is None or loss.offered < loss.asked:  # what retention removes had been flushed
                     self._check_replaced(exact, is_whole=removed is None)
                 if loss is not None:
-                    if exact.delivered.is_whole:
-                        self._claim.is_doubtful = True  # the second reading has verified nothing
+                    is_unverified = self._claim.is_doubtful or exact.delivered.is_whole or exact.may_repeat
+                    if is_unverified and exact.delivered.last is not None:
+                        raise unverified_error(self._wanted.partition, exact.start, end)
                     start, end = remaining_range(start, end, loss, exact.delivered)  # smaller each time: the loop ends
                 elif exact.ends_at_gap and (gap := self._retention.gap_at(exact.end)) is not None:
                     self._loss_policy.report(gap, end)

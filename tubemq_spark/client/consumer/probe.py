@@ -85,7 +85,8 @@ class Prober:
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
         For `optional` partitions an error is not a clear answer either.
 
-        Raises as `extents`.
+        The answers of a partition are of one moment, or that of a later position is newer: so a message that comes
+        meanwhile is not taken for one between two positions. Raises as `extents`.
         """
         wanted = missing = sorted(set(places))
         results: dict[PartitionPosition, ProbeResult] = {}
@@ -108,6 +109,10 @@ class Prober:
                 missing = [place for place in missing if place not in answers]
                 if missing and not retries.pause():
                     break
+            first_missing = dict(reversed(missing))
+            missing = [place for place in wanted if place[1] >= first_missing.get(place[0], place[1] + 1)]
+            for place in missing:
+                results.pop(place, None)
         if wanted:
             retries.progress()
         for partition, position in wanted:
