@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import select
 import selectors
 import socket
 import threading
@@ -43,6 +44,16 @@ def is_running(process: int) -> bool:
     except PermissionError:  # it is another user's
         return True
     return True
+
+
+def is_shut_down(descriptor: int) -> bool | None:
+    """Return whether the other end of a connection sends no more, even if what it has sent is not read yet. Return None
+    on a system that does not show it before the end is read: all but Linux."""
+    if not hasattr(select, "POLLRDHUP"):
+        return None
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def host_address() -> str:

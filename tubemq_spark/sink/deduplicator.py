@@ -163,6 +163,7 @@ class Deduplicator:
         return [one for one in partitions if one in self._bookmarks.known or one.topic == dead_letter_topic]
 
     def check_attempt(self) -> None:
+        """Raise `FencedError` if a later attempt of the task has begun: rows that are not sent yet are its rows now."""
         self._mark.check()
 
     def find_stored(

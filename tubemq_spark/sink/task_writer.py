@@ -21,6 +21,7 @@ from tubemq_spark.sink.receipts import Receipts
 from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row, cells_together
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
+from tubemq_spark.sink.task_input import TaskInput
 from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
@@ -93,12 +94,14 @@ class TaskWriter:
                 session.add_known_topics(self._plan.known)
             if options.effectively_once is not None:
                 self._deduplicator = Deduplicator(session, self._task, self._plan)
+            task_input = TaskInput(self._task)
             with Producer(
                 options.client,
                 options.limits,
                 self._rows_of,
                 lookup=self._deduplicator,
                 on_stored=self._add_receipts if self._receipts is not None else None,
+                before_sending=lambda: self._check_attempt(task_input),
             ) as producer:
                 if options.topic is not None:
                     producer.prepare(options.topic)
@@ -106,6 +109,9 @@ class TaskWriter:
                     if options.packs is not None:
                         self._packs = Packs(self._encoder, options.packs, options.client.clock, producer)
                     self._send_parts(producer, parts)
+                    task_input.check_end()
+                    if self._packs is not None:
+                        self._packs.send_all()
                 except ConfigError as error:
                     if not producer.has_failed:
                         self._flush_before(producer, error)
@@ -136,8 +142,12 @@ class TaskWriter:
                 sent = self._send_together(producer, part, row) if self._together else 0
                 row, part = row + sent, cells_of_batch(part.slice(sent), self._plan.options.topic)
             row = self._send_rows(producer, part, row)
-        if self._packs is not None:
-            self._packs.send_all()
+
+    def _check_attempt(self, task_input: TaskInput) -> None:
+        """Raise `FencedError` if other attempts send the task's remaining rows, or if none does."""
+        task_input.check()
+        if self._deduplicator is not None:
+            self._deduplicator.check_attempt()
 
     def _send_together(self, producer: Producer, batch: pa.RecordBatch, row: int) -> int:
         """Send rows together, numbered from `row` on. Return how many; none if they differ in more than value, key and

@@ -63,9 +63,6 @@ class StoreLookup:
         self.used += partitions
         return partitions
 
-    def check_attempt(self) -> None:
-        """No other attempt runs."""
-
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[Any]
     ) -> Mapping[RecordId, RecordMetadata]:

@@ -69,12 +69,16 @@ class Producer:
         *,
         lookup: RecordLookup | None = None,
         on_stored: OnStored | None = None,
+        before_sending: Callable[[], None] | None = None,
     ) -> None:
-        """Errors call a record `row <number> <rows_of>`. `on_stored` is called with records that are stored."""
+        """Errors call a record `row <number> <rows_of>`. `on_stored` is called with records that are stored.
+
+        `before_sending` is called whenever records are about to be sent, also during back-pressure and flush. An error
+        that it raises ends the producer.
+        """
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS().lease(settings))
         shared = SESSIONS().shared(settings)
-        self._lookup = lookup
         self._partitioner = Partitioner(self._session, shared.health, lookup)
         self._queue = SendQueue(self._partitioner.for_key, limits)
         self._targets = SendTargets(self._session)
@@ -85,6 +89,7 @@ class Producer:
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)
         self._unresolved = UnresolvedSends(lookup, settings, self._ping, self._failures.timeout.left)
         self._on_stored = on_stored
+        self._before_sending = before_sending
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -277,8 +282,8 @@ class Producer:
         self._update_partitioner()
         self._targets.renew()
         self._connect()
-        if self._lookup is not None:
-            self._lookup.check_attempt()  # after what may take long
+        if self._before_sending is not None:
+            self._before_sending()  # after what may take long
         lanes = self._queue.lanes()
         while lanes:  # a batch for each in turn
             lanes = [lane for lane in lanes if self._send_next(lane)]

@@ -36,10 +36,6 @@ class RecordLookup(Protocol):
         """Return those of `partitions` in which records can be looked up; the producer sends to no other. The producer
         asks before it sends the first record there. Raise `TransportError` if all are `needed` and one is missing."""
 
-    def check_attempt(self) -> None:
-        """Raise `FencedError` if a later attempt of the task has begun: records that are not sent yet are its records
-        now. The producer calls this whenever it is about to send records, also during back-pressure and flush."""
-
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[RecordId]
     ) -> Mapping[RecordId, RecordMetadata]:
