@@ -16,22 +16,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 _PATIENCE = 120.0  # seconds
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CHILD = """\
 import json, os, signal, sys, fcntl, termios
+screen = os.dup(1)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from tubemq_spark.cli.main import main
 orders, replies = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
 for line in orders:
-    arguments, variables = json.loads(line)
+    arguments, variables, output = json.loads(line)
+    if output:
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
     os.environ.update(variables)
     for number in (signal.SIGINT, signal.SIGTERM):  # `broker` leaves them ignored
         signal.signal(number, signal.default_int_handler)
     status = main(arguments)
     sys.stdout.flush()
+    os.dup2(screen, 1)
     print(status, file=replies, flush=True)
 """
 
@@ -51,15 +56,23 @@ class Terminal:
         self._orders = orders
         self._replies = replies
 
-    def run(self, *arguments: str, typed: str = "", variables: Mapping[str, str] | None = None) -> Output:
-        """Return what the command printed. `typed` is what the user types at once."""
-        self.begin(*arguments, variables=variables)
+    def run(
+        self,
+        *arguments: str,
+        typed: str = "",
+        variables: Mapping[str, str] | None = None,
+        output: Path | None = None,
+    ) -> Output:
+        """Return what the command printed to the terminal. `typed` is what the user types at once, `output` a file for
+        the standard output."""
+        self.begin(*arguments, variables=variables, output=output)
         self.type(typed)
         return self.finish()
 
-    def begin(self, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
+    def begin(self, *arguments: str, variables: Mapping[str, str] | None = None, output: Path | None = None) -> None:
         self._shown = b""
-        os.write(self._orders, (json.dumps([arguments, dict(variables or {})]) + "\n").encode())
+        order = arguments, dict(variables or {}), str(output or "")
+        os.write(self._orders, (json.dumps(order) + "\n").encode())
 
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())

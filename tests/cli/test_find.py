@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
 
 
@@ -36,3 +39,16 @@ def test_nothing_found_is_a_failure(topic: str, run: Run, condition: list[str]) 
     done = run("find", topic, *condition)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"tubemq-spark: no message of topic {topic} matches")
+
+
+@pytest.mark.parametrize("arguments", [["consume"], ["consume", "--format", "{value} "], ["find", "--text", "body"]])
+def test_lines_for_a_file_do_not_go_to_the_terminal(
+    named: Cluster, topic: str, run: Run, terminal: Terminal, tmp_path: Path, arguments: list[str]
+) -> None:
+    """The terminal shows how far the command is; a user copies a topic so."""
+    command = [arguments[0], topic, *arguments[1:]]
+    file = tmp_path / "found"
+    done = terminal.run(*command, variables=variables_of(named), output=file)
+    assert (done.status, "reading" in done.text or "searching" in done.text) == (0, True)
+    assert "body" not in done.text
+    assert sorted(file.read_text()) == sorted(run(*command).stdout)

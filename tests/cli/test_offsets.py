@@ -53,7 +53,7 @@ def test_a_group_is_reset(topic: str, run: Run, group: str) -> None:
     assert run("offsets", "reset", group, topic, "--to", "earliest", "--yes").returncode == 0
     wait_until(lambda: positions(run, group) == {1: 0, 2: 0})
     again = run("offsets", "reset", group, topic, "--to", "earliest", "--yes")
-    assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
+    assert (again.returncode, again.stdout) == (0, f"group {group} is at these positions already\n")
 
 
 def test_a_mistyped_group_is_not_created(own_tubemq: EmbeddedTubeMQ, run: Run, tmp_path: Path) -> None:
@@ -92,13 +92,13 @@ def test_a_new_group_is_created_on_demand(own_tubemq: EmbeddedTubeMQ, run: Run) 
     assert (asked.returncode, asked.stderr) == (0, "tubemq-spark: no broker knows group two.\n")
     assert "created group two in 2 partitions" in asked.stdout
     again = run("offsets", "reset", "one", "t", "--to", "earliest", "--create", "--yes")
-    assert again.stdout == "group one is there already\n"
+    assert again.stdout == "group one is at these positions already\n"
 
 
 def test_a_group_of_which_nobody_can_tell_is_moved(own_tubemq: EmbeddedTubeMQ, run: Run) -> None:
     command = ("offsets", "reset", "my_group", "t", "--to", "earliest", "--yes")
     done = run(*command, "--admin", "127.0.0.1:1")
-    assert (done.returncode, done.stdout) == (0, "group my_group is there already\n")
+    assert (done.returncode, done.stdout) == (0, "group my_group is at these positions already\n")
     assert "it is not known whether there is a group my_group, because the master's HTTP API" in done.stderr
 
 
@@ -185,11 +185,11 @@ def test_a_group_in_use_is_refused(named: Cluster, topic: str, run: Run, group: 
             assert f"group {group} is in use: {member.claims.claim}" in done.stderr
         assert {at.group for at in member.positions.values()} == {56}
     assert run("offsets", "reset", "--create", group, topic, "--to", "latest", "--yes").stdout.endswith(
-        "is there already\n"
+        "is at these positions already\n"
     )
     silent = run("offsets", "reset", "--create", group, topic, "--to", "latest", "--yes", "--json")
     assert (silent.returncode, silent.stdout) == (0, "")
-    assert silent.stderr.endswith(f"tubemq-spark: group {group} is there already\n")
+    assert silent.stderr.endswith(f"tubemq-spark: group {group} is at these positions already\n")
 
 
 def test_a_terminal_shows_the_difference_and_asks(named: Cluster, topic: str, terminal: Terminal, group: str) -> None:
@@ -242,7 +242,7 @@ def test_a_group_is_set_to_what_a_query_has_committed(
     assert sorted(moved) == sorted([(topic, 1, 0, 56), (topic, 2, 0, 28), (other, 1, 0, 28)])
     wait_until(lambda: positions(run, group))
     again = run("offsets", "set", "--create", group, "--checkpoint", folder, "--yes")
-    assert (again.returncode, again.stdout) == (0, f"group {group} is there already\n")
+    assert (again.returncode, again.stdout) == (0, f"group {group} is at these positions already\n")
 
 
 def test_a_batch_that_is_committed_while_the_command_waits_counts(

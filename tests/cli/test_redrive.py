@@ -103,7 +103,7 @@ def test_nobody_else_moves_the_group_meanwhile(
     wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
     assert (
         run("offsets", "reset", "--create", group, dead, "--to", "latest", "--yes").stdout
-        == f"group {group} is there already\n"
+        == f"group {group} is at these positions already\n"
     )
 
 
@@ -204,7 +204,7 @@ def test_a_topic_that_is_created_anew_meanwhile_keeps_its_letters(
     assert run("consume", target).json == []
     wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
     kept = run("offsets", "reset", "--create", group, dead, "--to", "earliest", "--yes")
-    assert kept.stdout == f"group {group} is there already\n"
+    assert kept.stdout == f"group {group} is at these positions already\n"
 
 
 def test_dead_letters_are_written_once_to_their_topics(
@@ -243,7 +243,7 @@ def test_dead_letters_are_written_once_to_their_topics(
     # The group stands at the end, so there is nothing left for the next call.
     wait_until(lambda: run("lag", group).returncode == 0)  # release 2.5 shows a new group after some seconds
     again = run("offsets", "reset", "--create", group, dead, "--to", "latest", "--yes")
-    assert again.stdout == f"group {group} is there already\n"
+    assert again.stdout == f"group {group} is at these positions already\n"
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tubemq_spark.cli import stream
@@ -26,3 +27,10 @@ def test_a_spark_that_does_not_start_is_not_waited_for_without_end(
     ):
         pass
     never.set()
+
+
+def test_python_processes_that_start_too_late_are_no_fault_of_the_installation() -> None:
+    late = PySparkException("org.apache.spark.SparkException: Python worker failed to connect back.")
+    told = pytest.raises(stream.LateError, match=r"the query failed: Spark waits 10 s .* try again")
+    with told, stream.spark_errors("the query failed"):
+        raise late

@@ -87,6 +87,7 @@ def demo(
     Starts an embedded TubeMQ, sends sensor readings to it, and checks that each row came out once.
     """
     require_spark()
+    from tubemq_spark.cli.stream import LateError
     from tubemq_spark.testing import EmbeddedTubeMQ
 
     display = Display(console())
@@ -104,6 +105,8 @@ def demo(
                 except KeyboardInterrupt:
                     stop.set()
                     raise
+        except LateError:
+            raise
         except TubeMQError:
             log = Path(folder) / "spark.log"
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []

@@ -187,7 +187,7 @@ def _move(
                 as_json=as_json,
             )
     if not targets:
-        (note if as_json else print_line)(f"group {group} is there already")
+        (note if as_json else print_line)(f"group {group} is at these positions already")
 
 
 def move(member: GroupMember, targets: Mapping[Partition, int]) -> None:

@@ -150,6 +150,7 @@ def progress(text: str, total: int | None = None, *, prints_lines: bool = False)
         return
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn()]
     columns += [MofNCompleteColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=error, transient=True) as bar:
+    # Rich would print the standard output to the terminal, too: lines that go to a file or a pipe.
+    with Progress(*columns, console=error, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(escaped(text), total=total)
         yield lambda count: bar.advance(task, count)

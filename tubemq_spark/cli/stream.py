@@ -72,16 +72,25 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
         ) from None
 
 
+class LateError(TubeMQError):
+    """Spark gave up a Python process that started too slowly."""
+
+
 @contextmanager
 def spark_errors(what: str = "Spark failed") -> Iterator[None]:
     """Turn errors of Spark into `TubeMQError`, and a `ConfigError`, also of a class below it, that the connector raised
-    within Spark into one."""
+    within Spark into one. Raise `LateError` if Spark did not wait long enough for its Python processes."""
     try:
         yield
     except (PySparkException, Py4JError) as cause:
         if own := re.findall(r"^tubemq_spark(?:\.\w+)*\.(\w+): (.+)$", str(cause), re.MULTILINE):
             name, text = own[-1]
             raise (ConfigError if name in _names_below(ConfigError) else TubeMQError)(text) from None
+        if "failed to connect back" in str(cause):
+            raise LateError(
+                f"{what}: Spark waits 10 s for its Python processes, and this machine is too busy to start one so "
+                "soon. The installation is right; try again when the machine is less busy"
+            ) from None
         raise TubeMQError(f"{what}: {_first_line(cause)}") from None
 
 
