@@ -74,6 +74,7 @@ _KAFKA_OPTIONS: Mapping[str, str] = {
     "groupIdPrefix": "use option 'tubemq.group'",
     "minPartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "maxRecordsPerPartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
+    "auto.offset.reset": "use option 'startingOffsets'",
     "kafkaConsumer.pollTimeoutMs": "use option 'tubemq.rpc.timeoutMs'",
     "fetchOffset.numRetries": "use option 'tubemq.retry.maxElapsedMs'",
     "fetchOffset.retryIntervalMs": "use option 'tubemq.retry.maxElapsedMs'",
@@ -118,7 +119,8 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
         raise ConfigError(f"option '{key}' belongs to Spark's Kafka connector; TubeMQ's client has options 'tubemq.…'")
     if key.lower() in ("path", "paths"):
         raise ConfigError(
-            f"option '{key}' is set, but TubeMQ has topics, no paths: call load(), save(), start() without"
+            f"option '{key}' is set, but TubeMQ has topics, no paths: call load(), save(), start() without, and "
+            "name topics with option 'subscribe' to read, 'topic' to write"
         )
     if (meant := nearest(key, names)) is not None:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{meant}'?")

@@ -31,6 +31,6 @@ def test_a_spark_that_does_not_start_is_not_waited_for_without_end(
 
 def test_python_processes_that_start_too_late_are_no_fault_of_the_installation() -> None:
     late = PySparkException("org.apache.spark.SparkException: Python worker failed to connect back.")
-    told = pytest.raises(stream.LateError, match=r"the query failed: Spark waits 10 s .* try again")
+    told = pytest.raises(TubeMQError, match=r"the query failed: Spark waits 10 s .* try again")
     with told, stream.spark_errors("the query failed"):
         raise late

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster
@@ -21,6 +21,16 @@ from tubemq_spark.sink.writers import batch_writer, stream_writer
 
 SCHEMA = StructType().add("value", BinaryType())
 ROWS = [{"value": b"a"}]
+
+
+@pytest.mark.parametrize("topic", ["demo", None])
+def test_a_copy_without_a_topic_warns(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, topic: str | None
+) -> None:
+    """In the same cluster each row would go back to the topic that it was read from."""
+    read = StructType([*SCHEMA.fields, StructField("topic", StringType()), StructField("message_id", LongType())])
+    plan_write(options(cluster, topic), read, overwrite=False)
+    assert ("[copied-by-topic-column]" in caplog.text) == (topic is None)
 
 
 def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:

@@ -99,6 +99,7 @@ def test_a_column_of_another_type_is_refused(name: str, kind: DataType, expected
             {"corrupt": BooleanType()},
             "column 'corrupt' is unknown to the sink; the sink accepts value (binary or string),",
         ),
+        ({"key": TEXTS}, "column 'key' has the type map<string,string>; expected binary or string: use to_json"),
         ({"offset": INT}, "column 'offset' has the type int; expected bigint: cast it"),
         ({"message_id": STRING}, "column 'message_id' has the type string; expected bigint: cast it"),
         ({**COPIED, "city": STRING}, "column 'city' is unknown to the sink; the sink accepts value (binary or string)"),

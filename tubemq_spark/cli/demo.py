@@ -87,7 +87,7 @@ def demo(
     Starts an embedded TubeMQ, sends sensor readings to it, and checks that each row came out once.
     """
     require_spark()
-    from tubemq_spark.cli.stream import LateError
+    from tubemq_spark.cli.stream import TOO_LATE
     from tubemq_spark.testing import EmbeddedTubeMQ
 
     display = Display(console())
@@ -105,12 +105,10 @@ def demo(
                 except KeyboardInterrupt:
                     stop.set()
                     raise
-        except LateError:
-            raise
-        except TubeMQError:
+        except TubeMQError as error:
             log = Path(folder) / "spark.log"
-            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-            print("\n".join(lines[-20:]), file=sys.stderr)
+            if TOO_LATE not in str(error) and log.exists():
+                print("\n".join(log.read_text(errors="replace").splitlines()[-20:]), file=sys.stderr)
             raise
     display.print(f"All {rows} rows came out, each once. Group {GROUP} is at the end of the topic: lag 0.")
     display.print(

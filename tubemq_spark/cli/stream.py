@@ -22,6 +22,10 @@ from tubemq_spark.errors import ConfigError, TubeMQError
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 START_TIMEOUT = 120.0  # seconds; usual are 5 to 20
+TOO_LATE = (
+    "Spark waits 10 s for its Python processes, and this machine is too busy to start one so soon. The installation is "
+    "right; try again when the machine is less busy"
+)
 
 
 @contextmanager
@@ -72,14 +76,10 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
         ) from None
 
 
-class LateError(TubeMQError):
-    """Spark gave up a Python process that started too slowly."""
-
-
 @contextmanager
 def spark_errors(what: str = "Spark failed") -> Iterator[None]:
     """Turn errors of Spark into `TubeMQError`, and a `ConfigError`, also of a class below it, that the connector raised
-    within Spark into one. Raise `LateError` if Spark did not wait long enough for its Python processes."""
+    within Spark into one."""
     try:
         yield
     except (PySparkException, Py4JError) as cause:
@@ -87,10 +87,7 @@ def spark_errors(what: str = "Spark failed") -> Iterator[None]:
             name, text = own[-1]
             raise (ConfigError if name in _names_below(ConfigError) else TubeMQError)(text) from None
         if "failed to connect back" in str(cause):
-            raise LateError(
-                f"{what}: Spark waits 10 s for its Python processes, and this machine is too busy to start one so "
-                "soon. The installation is right; try again when the machine is less busy"
-            ) from None
+            raise TubeMQError(f"{what}: {TOO_LATE}") from None
         raise TubeMQError(f"{what}: {_first_line(cause)}") from None
 
 

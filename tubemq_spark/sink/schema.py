@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
-from pyspark.sql.types import MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from tubemq_spark.columns import (
     BINARY,
@@ -93,6 +93,9 @@ class BadRowError(Exception):
 NOT_UTF8 = "it has bytes that are not UTF-8, and a text must be: write base64 or hex of such bytes"
 
 
+_NESTED = (ArrayType, MapType, StructType)
+
+
 def has_source_schema(names: Collection[str]) -> bool:
     """Return True if a frame with columns of these `names` has the source's own schema."""
     return not set(names).isdisjoint(ONLY_READ)
@@ -135,7 +138,8 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
         parts = [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
         if not isinstance(kind, kinds) or not all(isinstance(part, StringType) for part in parts):
             raise ConfigError(
-                f"column '{field.name}' has the type {kind.simpleString()}; expected {column.expected}: cast it"
+                f"column '{field.name}' has the type {kind.simpleString()}; expected {column.expected}: "
+                f"{'use to_json' if column.or_string and isinstance(kind, _NESTED) else 'cast it'}"
             )
     for name, other in (_TARGET, _TARGET[::-1]):
         if name in names and other not in names and not is_copy:

@@ -16,7 +16,7 @@ from tubemq_spark.client.cluster.unknown_topics import UnknownTopicError
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
 from tubemq_spark.sink.receipts import check_folder
-from tubemq_spark.sink.schema import check_columns, columns_read
+from tubemq_spark.sink.schema import check_columns, columns_read, has_source_schema
 from tubemq_spark.sink.stored_rows_search import Bookmarks, QueryBookmarks
 from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note
 
@@ -79,6 +79,11 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
             "that meets one fails and restarts without end; 'inlongPackCompression' makes packs that InLong reads"
         )
     names = tuple(schema.fieldNames())
+    if options.topic is None and has_source_schema(names):
+        _log.warning(
+            "[copied-by-topic-column] rows have the columns of the source and no option 'topic' is given: each goes to "
+            "the topic that it was read from. In the same cluster give option 'topic', else they are read again"
+        )
     if ignored := [name for name in names if name not in columns_read(names, options.topic)]:
         _log.info("the sink ignores the columns %s: option 'topic' wins, or they say where rows were read", ignored)
     if options.receipts is not None:

@@ -263,7 +263,8 @@ class ClaimConflict:
         elif self._runs_beside(holder_id):
             problem = (
                 f"{_described(holder)} of this Spark application reads group {self._group} already. Each query needs a "
-                f"tubemq.group of its own: change that of {self._claim.description}, or stop the other query"
+                f"tubemq.group of its own: change that of {self._claim.description}, or stop the other query. One that "
+                "uses a stream twice (a self-join) needs two readStreams, and a group for each"
             )
         else:
             problem = (
