@@ -237,3 +237,9 @@ def test_an_address_of_another_broker_is_an_error(own_tubemq: EmbeddedTubeMQ, ru
     assert (done.returncode, done.stdout) == (1, "")
     assert "not broker 1" in done.stderr or "not broker 2" in done.stderr
     assert "check -X brokers.addresses" in done.stderr
+
+
+def test_a_wrong_topic_is_answered_with_similar_names(named: Cluster, run: Run) -> None:
+    """`consume` has no flag for the HTTP API, which lists topics, but the variable names it."""
+    topic = named.new_topic("one")
+    assert f"did you mean {topic}?" in run("consume", f"{topic}s").stderr

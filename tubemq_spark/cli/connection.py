@@ -79,6 +79,8 @@ class Connection:
             (MASTER.name, master, "--master", "TUBEMQ_MASTER"),
             (ADMIN_ADDRESS.name, admin, "--admin", "TUBEMQ_ADMIN"),
         ):
+            if value is None and name not in assigned:  # a command without the flag
+                value = os.environ.get(variable) or None
             if value is not None:
                 self.options[name] = value
                 self._places[name] = variable if os.environ.get(variable) == value else flag
