@@ -2,8 +2,8 @@
 """Positions at past moments, as brokers have recorded them: for topics whose messages have no times.
 
 Once a minute, a broker writes a message for each group that it knows to its own topic `__offset_history__`: the time,
-and where the stores end that the group reads (wire: OffsetRecordService). The times are in the zone of the broker.
-Release 2.1 and later write other names than 1.2.
+and where the stores end that the group reads (wire: OffsetRecordService). Release 1.2 writes times in the zone of the
+broker; 2.1 and later write other names, and milliseconds since the epoch (wire: OffsetHistoryInfo).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _StoreEnd(NamedTuple):
 
 
 class OffsetHistory:
-    """Finds what brokers have recorded, with the visits of `visitor`. Times of brokers are in `zone`."""
+    """Finds what brokers have recorded, with the visits of `visitor`. Times without a zone are in `zone`."""
 
     def __init__(self, visitor: Visitor, zone: tzinfo, *, is_end: bool = False) -> None:
         self._visitor = visitor
@@ -114,11 +114,7 @@ class OffsetHistory:
         try:
             _, body = split_payload(message.payLoadData, message.flag)
             record: Any = json.loads(body)
-            text = record.get("recordTime") or record["dt"]
-            minute = parse_msg_time(text[:12], self._zone)
-            if minute is None:
-                return
-            moment = minute + int(text[12:14]) * _SECOND
+            moment = self._moment_of(record)
             for topic in record["records"]:
                 for one in topic.get("offsetInfo", ()):
                     store_id = int(one["partitionKey"].rpartition(":")[2]) // STORE_PARTITION_BASE
@@ -127,3 +123,13 @@ class OffsetHistory:
                     yield _StoreEnd(moment, topic["topic"], int(one["storeId"]), int(one["iMax"]))
         except (ProtocolError, ValueError, LookupError, TypeError, AttributeError):
             return  # not such a record
+
+    def _moment_of(self, record: Any) -> int:
+        """Raise as a record that is none."""
+        if "dt" in record:
+            return int(record["dt"]) * 1000
+        text = record["recordTime"]
+        minute = parse_msg_time(text[:12], self._zone)
+        if minute is None:
+            raise ValueError(text)
+        return minute + int(text[12:14]) * _SECOND

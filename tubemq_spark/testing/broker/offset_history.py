@@ -32,16 +32,16 @@ def history_messages(
     broker_id: int, release: Release, wall_ms: int, offsets: GroupOffsets, stores: TopicStores
 ) -> Iterator[HistoryMessage]:
     """Yield a message for each group."""
-    time = datetime.fromtimestamp(wall_ms / 1000, timezone.utc).strftime("%Y%m%d%H%M%S")
+    minute = datetime.fromtimestamp(wall_ms / 1000, timezone.utc).strftime("%Y%m%d%H%M")
     for group, of_group in groupby(sorted(offsets.recorded()), attrgetter("group")):
         topics = [
             (topic, [(key, *stores.extent(key.topic, key.partition_id), offsets.confirmed(key) or 0) for key in keys])
             for topic, keys in groupby(of_group, attrgetter("topic"))
         ]
         make = _record_of_1_2 if release is Release.V1_2 else _record_of_2_1
-        body = json.dumps(make(broker_id, group, time, topics), separators=(",", ":")).encode()
+        body = json.dumps(make(broker_id, group, wall_ms, topics), separators=(",", ":")).encode()
         code = filter_code(group)
-        attributes = encode_attributes(None, str(code), time[:12]) + f",$groupName$={group}".encode()
+        attributes = encode_attributes(None, str(code), minute) + f",$groupName$={group}".encode()
         payload, _ = encode_payload(body, attributes)
         yield HistoryMessage(abs(code) % HISTORY_PARTITIONS, filter_code(str(code)), payload)
 
@@ -50,7 +50,8 @@ _Topics = list[tuple[str, list[tuple[Key, int, int, int]]]]
 """Topics with the beginning and the end of each partition's store, and the group's position."""
 
 
-def _record_of_1_2(broker_id: int, group: str, time: str, topics: _Topics) -> dict[str, Any]:
+def _record_of_1_2(broker_id: int, group: str, wall_ms: int, topics: _Topics) -> dict[str, Any]:
+    time = datetime.fromtimestamp(wall_ms / 1000, timezone.utc).strftime("%Y%m%d%H%M%S")
     records = [
         {
             "topicName": topic,
@@ -70,7 +71,7 @@ def _record_of_1_2(broker_id: int, group: str, time: str, topics: _Topics) -> di
     return {"groupName": group, "recordTime": time, "brokerId": broker_id, "records": records}
 
 
-def _record_of_2_1(broker_id: int, _: str, time: str, topics: _Topics) -> dict[str, Any]:
+def _record_of_2_1(broker_id: int, _: str, wall_ms: int, topics: _Topics) -> dict[str, Any]:
     records = []
     for topic, partitions in topics:
         ends = {key.partition_id // STORE_PARTITION_BASE: (low, high) for key, low, high, _ in partitions}
@@ -85,4 +86,4 @@ def _record_of_2_1(broker_id: int, _: str, time: str, topics: _Topics) -> dict[s
             for store_id, (low, high) in ends.items()
         ]
         records.append({"topic": topic, "offsets": offsets})
-    return {"dt": time, "bId": broker_id, "ver": 3, "records": records}
+    return {"dt": wall_ms, "bId": broker_id, "ver": 3, "records": records}
