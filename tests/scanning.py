@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.consumer import partition_scan
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_groups, scan_partition
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
@@ -87,10 +89,10 @@ class Scanner:
         claim: ClaimId | None = None,
         retry_for: float | None = None,
     ) -> Iterator[ScannedMessage]:
-        claim = claim or new_claim()
-        return scan_partition(
-            self.session, self.base, partition, since, claim, until=until, margin=margin, retry_for=retry_for
-        )
+        with mock.patch.object(partition_scan, "MARGIN", margin):
+            yield from scan_partition(
+                self.session, self.base, partition, since, claim or new_claim(), until=until, retry_for=retry_for
+            )
 
     @property
     def groups(self) -> list[str]:

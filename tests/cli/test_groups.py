@@ -26,6 +26,7 @@ from tubemq_spark.protocol.constants import IDENTITY_GROUP
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
+SINK = "marks and searches of effectivelyOnce"
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "monitoring.md").read_text(encoding="utf-8")
 
 
@@ -59,28 +60,24 @@ def test_all_groups_of_the_connector_are_hidden_and_marked_on_demand(
     read_batch(own_tubemq, "t", tubemq_group="looks")
     assert run("consume", "t").returncode == 0
     cluster, of = EmbeddedCluster(own_tubemq, ServerConfig()), rows("a", 3)
-    for given in ({}, {"effectivelyOnceGroup": "mine"}):
-        writing = plan_batch(cluster, of, "t", **given)
-        writing.commit([writing.write(of, task := Task())], task.batch)
-        writing.write(of, task.again())
-    for name in ("orders_0", "orders_batch"):  # of a user, who is free to choose them
+    writing = plan_batch(cluster, of, "t")
+    writing.write(of, task := Task())
+    writing.write(of, task.again())
+    for name in ("orders_read", "orders_batch"):  # of a user, who is free to choose them
         own_tubemq.move_group(name, "t", 1, 0, 0)
 
-    users = {GROUP, "orders_0", "orders_batch"}
+    users = {GROUP, "orders_read", "orders_batch"}
     assert {one["group"] for one in run("groups", "list", "--json").json} == users
     own = {one["group"]: one["connector"] for one in run("groups", "list", "--all", "--json").json}
     assert {name for name, purpose in own.items() if purpose is None} == users
     assert {own.pop(name) for name in users} == {None}
     for name, purpose in {
         IDENTITY_GROUP: "asks brokers who they are",
-        f"{GROUP}_read": "read by Spark's tasks",
-        "looks_batch": "read by Spark's tasks",
-        "mine_0": "bookmarks of effectivelyOnce",
-        "mine_plan": "bookmarks of effectivelyOnce",
-        "mine_task_0": "bookmarks of effectivelyOnce",
+        f"{GROUP}_spark_read": "read by Spark's tasks",
+        "looks_spark_batch": "read by Spark's tasks",
     }.items():
         assert own[name] == purpose
-    for prefix, purpose in {"tubemq_cli_": "read by a command", "spark_sink_": "bookmarks of effectivelyOnce"}.items():
+    for prefix, purpose in {"tubemq_cli_": "read by a command", "spark_sink_": SINK}.items():
         assert {one for name, one in own.items() if name.startswith(prefix)} == {purpose}
     [expression] = re.findall(r'group!~"(.*)"', PAGE)  # which alerts use
     assert [name for name in own if not re.fullmatch(expression, name)] == []
@@ -88,7 +85,7 @@ def test_all_groups_of_the_connector_are_hidden_and_marked_on_demand(
     assert expression == OWN_GROUPS
     shown = run("groups", "list", "--all").stdout.splitlines()
     assert shown[0].split() == ["group", "topics", "lag", "clients", "connector"]
-    assert any(line.startswith("mine_plan ") and line.endswith("  bookmarks of effectivelyOnce") for line in shown)
+    assert any(line.startswith("spark_sink_") and line.endswith(f"  {SINK}") for line in shown)
 
 
 def test_the_list_hides_groups_of_batch_reads(named: Cluster, run: Run, group: str) -> None:

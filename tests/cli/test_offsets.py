@@ -58,7 +58,7 @@ def test_a_group_is_reset(topic: str, run: Run, group: str) -> None:
 
 def test_a_mistyped_group_is_not_created(own_tubemq: EmbeddedTubeMQ, run: Run, tmp_path: Path) -> None:
     own_tubemq.send("t", b"a", "1:0")
-    for group in ("clicks_agg", "clicks_agg_read"):  # the second one is the connector's, so nobody means it
+    for group in ("clicks_agg", "clicks_agg_spark_read"):  # the second one is the connector's, so nobody means it
         own_tubemq.move_group(group, "t", 1, 0, 0)
     committed = checkpoint(tmp_path, [offset({"t": {"1:0": 28}})])
     commands = [

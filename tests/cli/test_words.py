@@ -16,7 +16,7 @@ from tubemq_spark.cli.words import of_commands
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 PACKAGE = Path(__file__).parents[2] / "tubemq_spark"
-# Texts that no command can print: of streams, of the sink, and of its bookmarks.
+# Texts that no command can print: of streams and of the sink.
 OF_QUERIES = {"client/consumer/loss_policy.py", "client/admin_api.py"}
 OPTION = re.compile(r"options? '|'tubemq\.|tubemq\.[a-z]+[A-Z.]")
 

@@ -139,7 +139,7 @@ def test_tails_that_were_planned_to_be_read_are_lost(broker: Cluster, group: str
         def lose(story: Story = story) -> None:
             story.query.planned = lambda: None
             restart(broker)
-            story.forget_the_tail(f"{group}_look")
+            story.forget_the_tail(f"{group}_spark_look")
             assert any(story.lost.values()), "no tail was lost, so this proves nothing"
             story.send(2 * TAIL)
 

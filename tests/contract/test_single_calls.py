@@ -25,6 +25,7 @@ from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import EMBEDDED_THOROUGHLY, PREFIXED_THOROUGHLY, REAL_THOROUGHLY
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Task, commit_stream, plan_stream, run_task, schema
 from tests.without_spark.sink import bodies as stored_bodies
 from tests.without_spark.sink import options as sink_options
@@ -113,7 +114,7 @@ class Trial:
         self._cluster, self._topic, self._group = cluster, topic, group
         self._calls, self._rows = calls, rows
         self._stream = Stream(cluster, topic, tubemq_group=group, **RETRY)
-        self._raw = sink_options(cluster, topic, effectivelyOnce=True, checkpointLocation=f"/{group}", **RETRY)
+        self._raw = sink_options(cluster, topic, effectivelyOnce=True, checkpointLocation=new_checkpoint(), **RETRY)
         self._task = Task()
         self._runs: list[StreamRun] = []
         self.failures: list[BaseException] = []

@@ -18,6 +18,7 @@ from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import bring_into_files
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Task, commit_stream, plan_stream, run_task, schema
 from tests.without_spark.sink import bodies as stored_bodies
 from tests.without_spark.sink import options as sink_options
@@ -170,7 +171,7 @@ def test_each_row_is_stored_once_although_tasks_are_killed_and_repeated(
     """The first attempts die after some sends. Then the stage is repeated, and in the end the query starts again."""
     topic = cluster.new_topic("three")
     rows: Sequence[dict[str, Any]] = [{"value": b"row %d" % number} for number in range(30)]
-    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": f"/checkpoints/{topic}"}
+    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
     use_timings(task_settling=0.1, closed_connection_settling=0.1, broker_away_after=30.0)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     raw, columns, task = sink_options(cluster, topic, **given), schema(), Task()

@@ -19,6 +19,7 @@ from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.real.topics import TopicSpec
 from tests.stored import stored_in
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Task, Writing, schema
 from tests.without_spark.source import Stream, options, read
 from tubemq_spark.datasource import TubeMQDataSource
@@ -122,7 +123,7 @@ def test_effectively_once_finds_what_an_earlier_attempt_has_stored(cluster: Clus
     rows: list[dict[str, Any]] = [
         {"value": b"row %d" % number, "broker_id": 1 + number % 2, "partition": 0} for number in range(30)
     ]
-    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/once", **PATIENCE}
+    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint(), **PATIENCE}
     writing = Writing(cluster, schema(rows), "once", streaming=True, **given)
     task = Task()
     writing.write(rows[:20], task)

@@ -87,7 +87,7 @@ STORIES: dict[str, tuple[Callable[[EmbeddedTubeMQ], None], str, str]] = {
     "a task is refused": (refuse, READING, ".* 503 SERVICE_UNAVAILABLE: closed for a while"),
     "a driver and a broker": (find_with, CLAIMING, r".* 503 closed for a while; \d partitions are missing"),
     "a driver and the master": (begin_with, rf"asking the master {SERVER}", "no master answered: .*"),
-    "a planner": (plan_with, "asking for the ends of stores in group readers_look", ".*"),
+    "a planner": (plan_with, "asking for the ends of stores in group readers_spark_look", ".*"),
 }
 
 

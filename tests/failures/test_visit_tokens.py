@@ -79,7 +79,7 @@ def test_a_batch_can_be_read_again_long_after_it_was_planned(tubemq: EmbeddedTub
 
 
 def test_effectively_once_works_across_token_rotations(tubemq: EmbeddedTubeMQ) -> None:
-    """Each attempt finds the stored rows, and the bookmarks move."""
+    """Each attempt finds the stored rows."""
     raw = {"tubemq.master": tubemq.master, "tubemq.rpc.framing": "standard", "topic": "one"}
     raw |= {"effectivelyonce": "true", "checkpointlocation": "/checkpoints/rotating"}
     rows, columns, task = [{"value": b"%d" % number} for number in range(30)], schema(), Task()

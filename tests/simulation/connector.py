@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from tests.simulation.machine import Replacement
 from tests.simulation.spark import Application, Sink, Source, StreamQuery, TaskContext, travel
-from tests.simulation.world import Killed, the_world
+from tests.simulation.world import the_world
 from tests.without_spark.sink import Cells, batches, schema
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.errors import DataLossError, TubeMQError
+from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.source.stream import TubeMQStreamReader
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tests.simulation.writing import OperatedWriting
 
 Raw = Mapping[str, str]
+
+FOLDER_FAILS = "the folder fails"
+"""What errors of the model's folder begin with."""
 
 
 class Row(NamedTuple):
@@ -279,10 +282,10 @@ def batch_read(
 
 
 def replacements() -> list[Replacement]:
-    """Return what lets the connector see the model's task contexts and folders, and the model see reported losses."""
+    """Return what lets the connector see the model's task contexts and folder, and the model see reported losses."""
     from tubemq_spark.client.consumer.loss_policy import LossPolicy
     from tubemq_spark.client.consumer.partition_reader import PartitionReader
-    from tubemq_spark.sink import task_attempts
+    from tubemq_spark.sink import batch_state, task_attempts
     from tubemq_spark.source import input_partition
 
     report, read = LossPolicy.report, PartitionReader.batches
@@ -304,31 +307,39 @@ def replacements() -> list[Replacement]:
         (PartitionReader, "batches", recording_read),
         (input_partition, "TaskContext", TaskContext),
         (task_attempts, "TaskContext", TaskContext),
-        (task_attempts, "_note_file", NoteFile),
+        (batch_state, "OutputDir", StateFolder),
     ]
 
 
-class NoteFile:
-    """A file in the driver's local folder: in memory, one for each host and group."""
+class StateFolder:
+    """A folder that all hosts share, with one file: it stands for `OutputDir`. An operation takes a moment, may fail
+    before or behind its effect, and the effect of one that has begun comes also if the driver is killed meanwhile."""
 
-    def __init__(self, group: str, part: str = "") -> None:
+    def __init__(self, location: str, option: str) -> None:
+        self._location = location
+
+    def shown(self, name: str) -> str:
+        return f"{self._location}/{name}"
+
+    def read(self, name: str, most: int | None = None) -> pa.Buffer | None:
         world = the_world()
-        if world.running is None:
-            raise Killed
-        self._key = world.running.process.host, group, part
+        world.sleep(0.002)
+        if world.decide("read the state file", world.unrest.bad_folder):
+            raise self._error(name, "read")
+        content = "{}" if name == "metadata" else world.files.get(self.shown(name))
+        return None if content is None else pa.py_buffer(content.encode())
 
-    def read_bytes(self) -> bytes:
-        content = the_world().files.get(self._key)
-        if content is None:
-            raise FileNotFoundError(2, "No such file")
-        return content.encode()
+    def write(self, name: str, content: pa.Buffer) -> None:
+        world = the_world()
+        fate = world.decide("write the state file", world.unrest.bad_folder, lambda r: r.random()) or 0.0
+        if fate > 0.7:
+            world.sleep(0.002)
+            raise self._error(name, "written")
+        takes = 0.002 + fate  # seconds
+        world.at(takes, world.files.__setitem__, self.shown(name), content.to_pybytes().decode())
+        world.sleep(takes + 0.001)
+        if fate > 0.5:
+            raise self._error(name, "written")
 
-    def write_text(self, content: str, encoding: str) -> None:
-        the_world().files[self._key] = content
-
-    def with_suffix(self, suffix: str) -> NoteFile:
-        return NoteFile(self._key[1], suffix)
-
-    def replace(self, other: NoteFile) -> None:
-        files = the_world().files
-        files[other._key] = files.pop(self._key)
+    def _error(self, name: str, what: str) -> ConfigError:
+        return ConfigError(f"{FOLDER_FAILS}: {self.shown(name)} cannot be {what}")

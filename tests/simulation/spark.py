@@ -34,6 +34,10 @@ class StopError(Exception):
     """The user stops the query."""
 
 
+class TwoRunsError(Exception):
+    """Another run has written the same entry of a log (Spark: concurrentStreamLogUpdate)."""
+
+
 @dataclass(frozen=True)
 class TaskContext:
     """What the connector asks Spark's `TaskContext`."""
@@ -72,6 +76,7 @@ class Unrest:
     speculation: float = 0.0  # of a task
     repeated_stage: float = 0.0
     slow_task: float = 0.0  # a task waits between two batches of rows
+    bad_folder: float = 0.0  # an operation on the sink's file fails, or its effect comes late
     survives_driver: bool = False  # executors outlive their driver for some seconds
 
 
@@ -396,6 +401,7 @@ class StreamQuery:
         self.error: BaseException | None = None
         self.batches = 0
         self.told = -1  # the commits that the source knows of
+        self.batch = checkpoint.committed  # another run may use the same checkpoint
         self._stopping = False
         self._changed = Signal()
         self.ended = app.jvm.start("engine", self._run)
@@ -423,7 +429,7 @@ class StreamQuery:
     def properties(self) -> dict[str, str]:
         return {
             "sql.streaming.queryId": self.checkpoint.query_id,
-            "streaming.sql.batchId": str(self.checkpoint.committed),
+            "streaming.sql.batchId": str(self.batch),
             "spark.jobGroup.id": self.run_id,
             "spark.app.id": self.app.name,
             "spark.app.name": self.app.name,
@@ -463,11 +469,11 @@ class StreamQuery:
         while True:
             self.check()
             begun = world.now
-            if not checkpoint.is_pending:
+            if len(checkpoint.offsets) == self.batch:
                 start = self._start()
                 self.state = "asks for the latest offset"
                 end = self.source.latest(start)
-                self.told = checkpoint.committed
+                self.told = self.batch
                 self.check()
                 if end == start and self.available_now:
                     self.has_read_all = True
@@ -481,31 +487,35 @@ class StreamQuery:
                 idle_polls = 0
                 self.state = "writes the offset log"
                 world.sleep(0.01)
+                if len(checkpoint.offsets) > self.batch:
+                    raise TwoRunsError
                 checkpoint.offsets.append(end)
                 checkpoint.logged_at.append(world.now)
-                if checkpoint.committed:
+                if self.batch:
                     self.state = "tells the source of a commit"
                     self.source.commit(start)
             self.check()
             start = self._start()
             self.state = "plans"
-            scans = self.source.plan(start, checkpoint.offsets[-1])
+            scans = self.source.plan(start, checkpoint.offsets[self.batch])
             self.check()
             self.state = "runs tasks"
-            self.sink.write(checkpoint.committed, scans)
+            self.sink.write(self.batch, scans)
             self.state = "writes the commit log"
             world.sleep(0.01)
+            if checkpoint.committed > self.batch:
+                raise TwoRunsError
             checkpoint.committed += 1
+            self.batch += 1
             self.batches += 1
-            world.tell(self.app.name, f"commits batch {checkpoint.committed - 1}")
+            world.tell(self.app.name, f"commits batch {self.batch - 1}")
             self.state = "waits for the next trigger"
             next_trigger = begun + self.interval
             if self.interval and world.now < next_trigger:
                 self._changed.wait(next_trigger)
 
     def _start(self) -> str:
-        checkpoint = self.checkpoint
-        return checkpoint.offsets[checkpoint.committed - 1] if checkpoint.committed else self.source.initial()
+        return self.checkpoint.offsets[self.batch - 1] if self.batch else self.source.initial()
 
 
 def travel(value: T) -> T:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.servers import DELETED, RETENTION, Message
-from tests.simulation.written import LONGEST_SEND, Attempt, Copy, Entry, Origin, is_bad
-from tubemq_spark.sink import stored_rows_search
-from tubemq_spark.sink.options import EFFECTIVELY_ONCE_MAX_OFFSETS
+from tests.simulation.written import LONGEST_SEND, Attempt, Copy, Entry
+from tubemq_spark.client.consumer import partition_scan
 
 if TYPE_CHECKING:
     from tests.simulation.writing_promises import Writing
 
 SETTLING = 3.0  # seconds that a run gives to the attempts of an earlier one
-STORED_AFTER = 11.0  # seconds in which the embedded brokers store a position for certain: two periods, 5 and 6 s
 
 
 class StoredOnce:
@@ -54,13 +52,8 @@ class StoredOnce:
         # "with `spark.speculation`: TubeMQ cannot prevent two attempts … that run at the same time from both writing"
         if any(one.is_speculative for one in attempts):
             return "speculation"
-        # "if the option is switched on while a batch is unfinished that has no stamps: …"
-        before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
-        if before and not any(attempt.stamped for attempt in before):
-            return "switched on"
-        # "… or whose messages lie more than 16 384 messages back in their store"
-        again = min((c.message.at for c in live if c.attempt is not None and c.attempt.once), default=0.0)
-        if before and all(self._is_far_back(c.message, again) for c in live if c.attempt in before):
+        # "The option needs a new checkpoint": a run without it has begun the first batch
+        if origin[1] == 0 and any(c.attempt is not None and not c.attempt.once for c in live):
             return "switched on"
         # "for a broker that handles a send more than 10 s after it answered another request"
         if any(copy.late_for > LONGEST_SEND for copy in live):
@@ -75,18 +68,6 @@ class StoredOnce:
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
         if self.is_unmarked(attempts):
             return "no mark"
-        # "if a broker crashes while the query first writes to a partition, or within seconds after that, before the
-        # broker has stored the bookmark"
-        for copy in live:
-            partition = copy.message.partition
-            first = self._writing.first_write[partition]
-            begun = first if copy.attempt is None else min(first, copy.attempt.at)
-            if any(begun <= at < first + STORED_AFTER for at in self._schedule.crashes[partition.broker_id]):
-                return "new partition"
-        # "if a broker crashes within seconds after a batch started, the query ends with it, and before the restart …
-        # others write more than `effectivelyOnceMaxOffsets` messages to the topic"
-        if any(self._is_unplanned(copy, live) for copy in live):
-            return "lost plan"
         # "… or a broker lost its disk, and others have written more than 16 384 messages to a partition since"
         lost = {loss.store for loss in self._schedule.truth.losses if loss.how == DELETED}
         last = max(copy.message.at for copy in live)
@@ -94,25 +75,10 @@ class StoredOnce:
             return "lost disk"
         return None
 
-    def _is_unplanned(self, copy: Copy, live: Sequence[Copy]) -> bool:
-        """Return True if another run could not see any more that the batch of the copy had begun, nor read so much."""
-        partition, mine = copy.message.partition, copy.attempt
-        if mine is None:
-            return False
-        plan = self._writing.plans.get((mine.run, mine.origin))
-        begun = mine.at if plan is None else plan.at
-        again = [one.message.at for one in live if one.attempt is not None and one.attempt.run != mine.run]
-        most = int(self._schedule.options.get("effectivelyoncemaxoffsets", EFFECTIVELY_ONCE_MAX_OFFSETS.preset))
-        since = [
-            one for one in self._schedule.truth.messages[partition.store] if begun < one.at < max(again, default=0)
-        ]
-        crashes = self._schedule.crashes[partition.broker_id]
-        return len(since) > most and any(begun <= at < begun + STORED_AFTER for at in crashes)
-
     def _is_far_back(self, message: Message, at: float) -> bool:
         """Return True if a search then began behind the message."""
         ends = [one.position for one in self._schedule.truth.messages[message.partition.store] if one.at < at]
-        margin: int = vars(stored_rows_search)["MARGIN"]
+        margin: int = vars(partition_scan)["MARGIN"]
         return message.position < max(ends, default=0) + UNIT * (1 - margin)
 
     def is_unmarked(self, attempts: Iterable[Attempt]) -> bool:
@@ -126,9 +92,6 @@ class StoredOnce:
                 return True
             # "… or retention has removed more than half of them"
             if any(loss.how == RETENTION and loss.at >= plan.at for loss in self._schedule.truth.losses):
-                return True
-            # "it is the first batch of a new driver that has rows, and only rows name the topic (column `topic`)"
-            if not plan.option_topic and not self._has_written_before(attempt.run, attempt.origin):
                 return True
             # "an attempt of an earlier stage, of this batch or of one before it, gets its first row …"
             if self._outlived(attempt, plan.at):
@@ -153,12 +116,4 @@ class StoredOnce:
             for (name, batch), task in list(attempts)
             if name == attempt.origin[0] and batch <= attempt.origin[1] and task == attempt.task
             for one in attempts[(name, batch), task]
-        )
-
-    def _has_written_before(self, run: str, origin: Origin) -> bool:
-        """Return True if an earlier batch of the run had a row that names a topic."""
-        return any(
-            one.run == run and one.origin < origin and not all(map(is_bad, one.bodies))
-            for attempts in self._writing.attempts.values()
-            for one in attempts
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 from unittest import mock
 
-from tests.simulation.connector import Row, RowSource, TubeMQSink, TubeMQSource
+from tests.simulation.connector import FOLDER_FAILS, Row, RowSource, TubeMQSink, TubeMQSource
 from tests.simulation.operated import (
     ELAPSED,
     LONG,
@@ -25,7 +25,7 @@ from tests.simulation.operated import (
 from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.schedule import Disturbance, Moment, Outcome, Setting, some, turn_knobs
 from tests.simulation.servers import DELETED, Message
-from tests.simulation.spark import Application, Checkpoint, StreamQuery
+from tests.simulation.spark import Application, Checkpoint, StreamQuery, TwoRunsError
 from tests.simulation.writing_promises import Writing
 from tests.simulation.written import Attempt, Origin, Plan
 from tests.without_spark.sink import Cells
@@ -108,12 +108,14 @@ class OperatedWriting(OperatedSchedule):
     KINDS = (
         *OperatedSchedule.KINDS,
         *("slow broker", "change options", "switch on", "change tasks", "batch write"),
-        *("rotate token", "crowd", "hold requests", "full broker", "lose reply"),
+        *("rotate token", "crowd", "hold requests", "full broker", "lose reply", "second driver"),
     )
     EXPLANATIONS: ClassVar[Mapping[type[BaseException], frozenset[str]]] = {
         DataLossError: frozenset({"retention", "crash", "deleted"}),
         # A broker that is slow may not take the mark of an attempt, which finds that of the one before it.
-        FencedError: frozenset({"repeated", "speculation", "zombie", "clock", "crash", "retention", "slow"}),
+        FencedError: frozenset(
+            {"repeated", "speculation", "zombie", "clock", "crash", "retention", "slow", "two runs"}
+        ),
         PartitionOccupiedError: _LATE,
         ConfigError: frozenset({"closed", "tasks", "crash", "deleted", "switched on"}),
         ServerError: frozenset({"closed", "full"}),
@@ -127,13 +129,15 @@ class OperatedWriting(OperatedSchedule):
         setting.interval = r.choice((0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 15.0, 70.0))
         horizon, spread = _HORIZONS[setting.interval], 0.8
         what = r.choice(("numbers",) * 11 + ("copy", "many topics"))
-        once = what == "copy" or r.random() < 0.5
+        once = what == "copy" or (r.random() < 0.5 and what != "many topics")
         topics = r.choice((("t",), ("t",), ("t", "u"))) if what != "copy" else ("t",)
         by_column = what == "many topics" or r.random() < 0.25
         setting.options = options = self._options(r, what, once=once)
         if not by_column:
             topics = topics[:1]
             options["topic"] = "t"
+        elif once:
+            options["effectivelyoncetopics"] = ",".join(topics)
         packed = "inlongpackrows" in options
         columns = _columns(r, what)
         columns += ("topic",) if by_column or (what == "numbers" and r.random() < 0.2) else ()  # the option wins
@@ -149,13 +153,14 @@ class OperatedWriting(OperatedSchedule):
             repeated, setting.rate, spread = r.choice((0.0, 0.5)), 0.1, 0.1
             horizon = max(horizon, 50.0)  # a flush takes many seconds
         setting.horizon, setting.unrest = horizon, replace(setting.unrest, repeated_stage=repeated)
+        setting.unrest.bad_folder = some(r, 0.2, 0.02, 0.2)
         count = r.randrange(2, 5) if what != "many topics" else r.randrange(4, 6)
         setting.knobs = turn_knobs(r, KNOBS)
         setting.config = replace(setting.config, **r.choice(_TOKENS))
         if what == "many topics":
             setting.knobs = (*setting.knobs, (*_MOST_TOPICS, 10))
         margin = 2 * setting.config.mem_cache_msg_count + 2  # no more than the brokers keep in memory, in two blocks
-        setting.knobs = (*setting.knobs, ("sink.stored_rows_search", "MARGIN", margin))
+        setting.knobs = (*setting.knobs, ("client.consumer.partition_scan", "MARGIN", margin))
         setting.extra = {
             **setting.extra,
             "what": what,
@@ -349,7 +354,7 @@ class OperatedWriting(OperatedSchedule):
         return {"value": row.body} if "topic" in self.options else {"value": row.body, "topic": "t"}
 
     def planned(self, query: StreamQuery, batch: int) -> None:
-        topics = {self.options["topic"]} if "topic" in self.options else self.writing.topics_written(query.run_id)
+        topics = {self.options["topic"]} if "topic" in self.options else set(self.topics)
         stores = [self.store_of(partition) for topic in topics for partition in self.partitions_of(topic)]
         could_mark = any(
             store is not None
@@ -359,7 +364,7 @@ class OperatedWriting(OperatedSchedule):
         if not self.is_copy:
             for task, rows in enumerate(self.rows(batch)):
                 self.writing.want(("batch", batch), task, rows, self.options.get("topic"))
-        self.writing.planned(query.run_id, ("batch", batch), Plan(self.world.now, could_mark, "topic" in self.options))
+        self.writing.planned(query.run_id, ("batch", batch), Plan(self.world.now, could_mark))
 
     def started(self, query: StreamQuery, batch: int, task: int, rows: Sequence[Cells]) -> None:
         if self.is_copy:
@@ -399,10 +404,8 @@ class OperatedWriting(OperatedSchedule):
 
     def attempt_failed(self, batch: int, error: TubeMQError) -> None:
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
-        # Others may rightly end an attempt, and the next one succeeds; a refusal or a wrong bookmark has a cause. An
-        # attempt of an earlier stage may live longer than its batch, and meet the bookmark of the next one.
-        is_late = "which is too late" in str(error) and batch >= self.checkpoint.committed
-        if isinstance(error, ServerError) or is_late:
+        # Others may rightly end an attempt, and the next one succeeds; a refusal has a cause.
+        if isinstance(error, ServerError):
             self.explain(f"a task of batch {batch}", error)
 
     def explain(self, who: str, error: BaseException) -> None:
@@ -412,9 +415,11 @@ class OperatedWriting(OperatedSchedule):
         elif "rotate token" in self.came and "was not acknowledged within" in str(error):
             pass  # no master had a new one
         elif "enlarge topic" in self.came and "not every entry" in str(error):
-            pass  # a store got a second partition after the plan, and brokers flush less often than tasks try again
-        elif "which is too late" in str(error) and self._has_late_requests:
-            pass  # a move of the third group came after the next plan
+            return  # a store got a second partition after the plan, and brokers flush less often than tasks try again
+        elif "since the driver planned the batch" in str(error) and "enlarge topic" in self.came:
+            pass  # rows name a partition that is too new
+        elif FOLDER_FAILS in str(error) or (isinstance(error, TwoRunsError) and "second driver" in self.came):
+            pass
         elif ("knows no topic" in str(error) or "has no topic" in str(error)) and "master" in self.recent_troubles():
             pass  # brokers register at a new master when they can
         else:
@@ -435,6 +440,8 @@ class OperatedWriting(OperatedSchedule):
     def judge(self, query: StreamQuery, error: BaseException) -> None:
         batch = self.checkpoint.committed
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
+        if "two runs" in self.recent_troubles() and "of effectivelyOnce" in str(error):
+            return  # the other run has committed more batches meanwhile
         if isinstance(error, DataLossError) or "effectivelyOnceUncertain" in str(error):
             self.options["effectivelyonceuncertain"] = "sendagain"  # as the error advises
         if "effectivelyOnceMaxOffsets" in str(error):

@@ -56,9 +56,9 @@ class WritingSchedule(OperatedWriting):
         return True
 
     def crowd(self, planned: Disturbance) -> bool:
-        """The driver is killed in a batch, and others write more messages than a search reads before the bookmark.
+        """The driver is killed in a batch, and others write more messages than a search reads before its begin.
 
-        While it commits, they write before it moves its bookmarks, and Spark does not log the commit. The operator may
+        While it commits, they write before it notes that, and Spark does not log the commit. The operator may
         limit what the next run reads.
         """
         app, topic = self.app, self.topic_of(planned)
@@ -86,9 +86,10 @@ class WritingSchedule(OperatedWriting):
         """The operator restarts the query with effectivelyOnce, which it did not have before."""
         if "effectivelyonce" in self.options or self.packed:
             return
-        if self.options.get("stamprows") == "true":
-            self.trouble("switched on")  # "If a run without the option has begun the batch, …"
+        self.trouble("switched on")  # "a checkpoint that has committed batches without it is refused"
         self.options["effectivelyonce"] = "true"
+        if "topic" not in self.options:
+            self.options["effectivelyoncetopics"] = ",".join(self.topics)
         self._restart(planned, "switches effectivelyOnce on")
 
     def _restart(self, planned: Disturbance, what: str) -> None:
@@ -97,6 +98,25 @@ class WritingSchedule(OperatedWriting):
             self.kill_driver(planned)
         else:
             self.stop_query(planned)
+
+    def second_driver(self, planned: Disturbance) -> None:
+        """Somebody starts the query again while it runs, and kills the second run after a while."""
+        if not self.is_copy:
+            self.invite("second operator", self._run_beside, planned)
+
+    def _run_beside(self, planned: Disturbance) -> None:
+        seconds = 1.0 + 9.0 * planned.strength
+        self.trouble("two runs", seconds + 5.0)
+        app = self.new_app("beside", max_failures=1)
+        query = self.new_query(app)
+        if not query.ended.wait(seconds):
+            app.kill() if planned.number % 2 else query.stop()
+            query.ended.wait()
+        if query.error is not None:
+            self.judge(query, query.error)
+        elif query.ended.error is not None and not isinstance(query.ended.error, Killed):
+            raise query.ended.error
+        app.end()
 
     def change_tasks(self, planned: Disturbance) -> None:
         """The query is restarted with another number of tasks, which an unfinished batch then has as well."""
@@ -118,7 +138,13 @@ class WritingSchedule(OperatedWriting):
         app, extra = self.new_app("batch", max_failures=1 + planned.number % 2 * 3), self.setting.extra
         origin = "write", int(app.name.removeprefix("batch"))
         raw = self.raw(**self.options)
-        for name in ("effectivelyonce", "effectivelyonceuncertain", "effectivelyoncemaxoffsets", "checkpointlocation"):
+        for name in (
+            "effectivelyonce",
+            "effectivelyonceuncertain",
+            "effectivelyoncemaxoffsets",
+            "effectivelyoncetopics",
+            "checkpointlocation",
+        ):
             raw.pop(name, None)
         tasks = self._rows_of("w", origin[1], extra["tasks"])
         if extra["what"] == "many topics":

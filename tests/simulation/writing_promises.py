@@ -58,7 +58,6 @@ class Writing:
         self.foreign: set[tuple[str, bytes]] = set()
         self.dead_letters: list[Message] = []
         self._of_process: dict[Process, list[Attempt]] = defaultdict(list)
-        self.first_write: dict[Partition, float] = {}
         self.commits: Counter[Origin] = Counter()
         self.stored_once, self.receipts = StoredOnce(self), Receipts(self)
 
@@ -94,7 +93,8 @@ class Writing:
             self.want(origin, task, rows, topic)
 
     def planned(self, run: str, origin: Origin, plan: Plan) -> None:
-        self.plans[run, origin] = plan
+        could_mark = all(one.could_mark for (_, of), one in self.plans.items() if of == origin)
+        self.plans[run, origin] = plan._replace(could_mark=plan.could_mark and could_mark)
 
     def begun(self, attempt: Attempt) -> None:
         """An attempt has got its rows and begins to write."""
@@ -126,7 +126,6 @@ class Writing:
             attempt = self._attempt_of(process, entry)
             copy = Copy(message, attempt, *times, index)
             entry.copies.append(copy)
-            self.first_write.setdefault(partition, message.at)
             self._check_message(entry, copy, attributes)
             if entry.origin in self.once:
                 self.stored_once.check(entry)
@@ -172,15 +171,6 @@ class Writing:
         guarded(self.batches_in_order)
         guarded(self.key_has_one_partition)
         guarded(self.dead_letters_true)
-
-    def topics_written(self, run: str) -> set[str]:
-        """Return the topics that have got rows of the run's batches."""
-        return {
-            topic
-            for (topic, _), entry in self.entries.items()
-            if entry.origin[0] == "batch"
-            and any(one.attempt is not None and one.attempt.run == run for one in entry.copies)
-        }
 
     # -- invariants -----------------------------------------------------------------------------------------------
 

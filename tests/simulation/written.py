@@ -110,8 +110,7 @@ class Plan(NamedTuple):
     """What the topics had when an attempt of a batch was planned."""
 
     at: float
-    could_mark: bool  # a store of the topics that the plan knows holds enough messages
-    option_topic: bool
+    could_mark: bool  # a store of the topics holds enough messages, and held them when the batch was first planned
 
 
 def attributes_of(message: Message) -> dict[str, str]:

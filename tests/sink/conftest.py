@@ -37,6 +37,9 @@ class Failing(pafs.FSSpecHandler):  # type: ignore[misc]
     def get_file_info(self, paths: Any) -> Any:
         return self._local.get_file_info(paths)
 
+    def get_file_info_selector(self, selector: Any) -> Any:
+        return self._local.get_file_info(selector)
+
     def create_dir(self, path: str, recursive: bool) -> None:
         self._call("create_dir", path, recursive=recursive)
 

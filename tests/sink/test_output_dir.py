@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
@@ -18,6 +19,7 @@ from tests.sink.test_receipts import ID, expected, landed, packed, read
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink import output_dir
 from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.output_dir import OutputDir
 from tubemq_spark.sink.receipts import check_folder, write_receipts
 
 
@@ -162,3 +164,34 @@ def test_fsspec_opens_what_arrow_does_not_know_and_errors_show_no_passwords(monk
     assert asked == [folder]
     assert "geheim" not in "".join(traceback.format_exception(caught.value))
     assert "geheim" not in repr(SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", "receipts": folder}))
+
+
+@pytest.mark.parametrize("killed_in", ["move", "delete_file"])
+def test_a_file_that_was_being_replaced_when_the_driver_was_killed_is_read(
+    tmp_path: Path, failing: Any, killed_in: str
+) -> None:
+    """Its file system cannot rename a file onto another one."""
+
+    class KilledError(BaseException):
+        pass
+
+    handler: Failing = failing("")
+    folder = OutputDir(f"odd:{tmp_path}", "receipts")
+    folder.write("state", pa.py_buffer(b"old"))
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    setattr(handler, killed_in, kill)
+    with pytest.raises(KilledError):
+        folder.write("state", pa.py_buffer(b"new"))
+    assert folder.read("state") == pa.py_buffer(b"new" if killed_in == "move" else b"old")
+    delattr(handler, killed_in)
+    folder.write("state", pa.py_buffer(b"newer"))
+    assert folder.read("state") == pa.py_buffer(b"newer")
+
+
+def test_a_file_system_that_renames_nothing_without_a_word_is_an_error(tmp_path: Path, failing: Any) -> None:
+    failing("").move = lambda *_: None
+    with pytest.raises(ConfigError, match=r"cannot be written to .*did not rename the new file"):
+        OutputDir(f"odd:{tmp_path}", "receipts").write("state", pa.py_buffer(b"new"))

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +17,14 @@ from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.waiting import wait_until
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.bookmarks import Bookmark
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.task_attempts import CommitNote, WriteTask
+from tubemq_spark.sink.task_attempts import WriteTask
 from tubemq_spark.sink.task_mark import TaskMark
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
@@ -37,8 +36,7 @@ Make = Callable[..., TaskMark]
 
 
 @pytest.fixture
-def cluster(use_timings: UseTimings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+def cluster(use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
     use_timings(task_settling=0.0, task_mark_max_age=0.0)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
         for body in EARLIER:
@@ -47,20 +45,21 @@ def cluster(use_timings: UseTimings, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.fixture
-def plan(cluster: EmbeddedCluster, tmp_path: Path) -> WritePlan:
-    """The plan of a batch, which all attempts of its stage get; run `run` has committed the batch before it."""
+def plan(cluster: EmbeddedCluster) -> WritePlan:
+    """The plan of a batch, which all attempts of its stage get."""
     # The task takes a row when the row before it is acknowledged.
     raw = options(
-        cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path), tubemq_producer_maxInFlightBytes=1
+        cluster, "demo", effectivelyOnce=True, checkpointLocation=new_checkpoint(), tubemq_producer_maxInFlightBytes=1
     )
-    planned = plan_write(raw, schema(ROWS), False).for_tasks()
-    return replace(planned, last_commit=CommitNote("run"))
+    return plan_write(raw, schema(ROWS), False).for_tasks()
 
 
-@pytest.fixture(params=[True, False], ids=["first batch of the run", "later batch"])
+@pytest.fixture(params=[True, False], ids=["begun before", "first attempt"])
 def task(request: pytest.FixtureRequest, plan: WritePlan) -> Task:
-    task = Task()
-    return task if request.param else replace(task, run=plan.last_commit.run)
+    assert plan.batch is not None
+    if request.param:
+        object.__setattr__(plan, "batch", replace(plan.batch, is_first=False))
+    return Task()
 
 
 def attempt(plan: WritePlan, task: Task, rows: Iterable[Cells] = ROWS) -> int:
@@ -115,10 +114,10 @@ def make(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Make:
     """Return a function that makes the mark of an attempt, for which `exchange` answers instead of the broker."""
     session = ProducerSession(replace(ClientSettings.from_options({"tubemq.master": "master:8715"}), clock=clock))
 
-    def make(exchange: Exchange, attempt: int = 0, *, batch: int = 1, stored: int = 100) -> TaskMark:
+    def make(exchange: Exchange, attempt: int = 0, *, plan: int = 1, stored: int = 100) -> TaskMark:
         monkeypatch.setattr("tubemq_spark.sink.task_mark.exchange_position", exchange)
-        planned = {Partition(1, "demo", 0): Bookmark(0, 0, stored * UNIT)}
-        return TaskMark(session, "group", WriteTask("query", batch, 0, 0, "run", attempt), planned)
+        begins = {Partition(1, "demo", 0): stored * UNIT}
+        return TaskMark(session, "group", WriteTask("query", 1, 0, 0, attempt), plan, begins)
 
     return make
 
@@ -176,11 +175,11 @@ def test_an_attempt_whose_mark_got_no_answer_stops_too(clock: ManualClock, make:
 @pytest.mark.parametrize("others", [[1], [1, 1], [1, 1, 1], [1, 2], [1, 2, 3]])
 def test_an_attempt_notices_any_of_the_later_ones(clock: ManualClock, make: Make, others: list[int]) -> None:
     """Also if it looks again only after several others, as many as Spark makes by default, and some of them are of
-    later batches. Retention has removed half of the messages."""
+    later plans. Retention has removed half of the messages."""
     group = Group(50 * UNIT)
-    batches = [1, *others]
-    marks = [make(group.exchange, batch=batch) for batch in batches]
-    assert [mark.take() for mark in marks] == [False, *(batch == before for before, batch in pairwise(batches))]
+    plans = [1, *others]
+    marks = [make(group.exchange, plan=plan) for plan in plans]
+    assert [mark.take() for mark in marks] == [False, *(plan == before for before, plan in pairwise(plans))]
     clock.advance(2.0)
     marks[-1].check()
     with pytest.raises(FencedError):
@@ -249,7 +248,7 @@ def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(make: Make, at
 def test_a_broker_that_takes_no_marks_does_not_stop_the_batch(
     cluster: EmbeddedCluster, plan: WritePlan, task: Task, is_refused: bool, use_timings: UseTimings
 ) -> None:
-    marks = cluster.tubemq.on("partition_register", group=f"{plan.options.effectively_once.group}_task_0")  # type: ignore[union-attr]
+    marks = cluster.tubemq.on("partition_register", group=f"{plan.batch.base}_task_0")  # type: ignore[union-attr]
     with marks.fail(ErrCode.CONSUME_GROUP_FORBIDDEN) if is_refused else marks.drop_request():
         attempt(plan, task)
     assert_each_stored_once(cluster)

@@ -18,6 +18,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connections_to, counted
 from tests.waiting import wait_until
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import IDENTITY_GROUP
@@ -62,16 +63,16 @@ def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
 
 def _roles(groups: Iterable[str]) -> set[str]:
     """Return the groups of the sink, those of its scans as one: a scan takes one of a few, where no other one reads."""
-    return {re.sub(r"_look_\d+$", "_look", group) for group in groups} - {IDENTITY_GROUP}
+    return {re.sub(r"_scan_\d+$", "_scan", group) for group in groups} - {IDENTITY_GROUP}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
 @pytest.mark.parametrize("once", [False, True], ids=["stamped", "once"])
 @pytest.mark.parametrize("batches", [150, pytest.param(1000, marks=pytest.mark.thorough)])
-def test_nothing_grows(cluster: EmbeddedCluster, tmp_path: Path, once: bool, batches: int) -> None:
+def test_nothing_grows(cluster: EmbeddedCluster, once: bool, batches: int) -> None:
     """Each tenth task fails at a bad row, and Spark attempts it again."""
     registered, closed = counted(cluster, "producer_register"), counted(cluster, "producer_close")
-    given = {"effectivelyOnce": True, "checkpointLocation": str(tmp_path)} if once else {"stampRows": True}
+    given = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()} if once else {"stampRows": True}
     task = Task()
     written: Counter[bytes] = Counter()
     early: Kept | None = None

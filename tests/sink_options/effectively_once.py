@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Cells, Writing, schema
 from tubemq_spark.client import forget_servers
 
 Start = Callable[..., EmbeddedCluster]
-CHECKPOINT = "/checkpoints/query"
+_CHECKPOINTS: WeakKeyDictionary[EmbeddedCluster, str] = WeakKeyDictionary()
 
 
 def rows(prefix: str, count: int, **others: Any) -> list[Cells]:
@@ -22,8 +24,9 @@ def rows(prefix: str, count: int, **others: Any) -> list[Cells]:
 
 
 def plan_batch(cluster: EmbeddedCluster, of: Sequence[Cells], topic: str | None = "demo", **given: Any) -> Writing:
-    """Plan a micro-batch on the driver; `of` are rows with all of its columns."""
-    effectively_once = {"effectivelyOnce": True, "checkpointLocation": CHECKPOINT, **given}
+    """Plan a micro-batch on the driver; `of` are rows with all of its columns. A cluster has one query by default."""
+    checkpoint = _CHECKPOINTS.setdefault(cluster, new_checkpoint())
+    effectively_once = {"effectivelyOnce": True, "checkpointLocation": checkpoint, **given}
     return Writing(cluster, schema(of), topic, streaming=True, **effectively_once)
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import INT, Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import DataLossError
@@ -43,7 +44,7 @@ def test_the_next_attempt_reports_stored_rows_that_retention_removed(
     """It is unknown whether these rows were stored."""
     topic = own_cluster.new_topic("one")
     task = Task()
-    once: dict[str, Any] = {"effectivelyOnceUncertain": uncertain, "checkpointLocation": task.query}
+    once: dict[str, Any] = {"effectivelyOnceUncertain": uncertain, "checkpointLocation": new_checkpoint()}
     writing = Writing(
         own_cluster,
         schema(kinds=dict.fromkeys(["broker_id", "partition"], INT)),
@@ -81,7 +82,7 @@ def test_rows_of_a_topic_whose_only_broker_is_down_wait_for_it(
     topic, lone = (f"on_{broker}_{failed_rows}_{once}" for broker in (1, 2))
     for broker, name in enumerate((topic, lone), start=1):
         own_cluster.create(name, TopicSpec(partitions=1, brokers=(broker,)))
-    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": task.query} if once else {}
+    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()} if once else {}
     rows = [{"topic": (topic, lone)[n % 2], "value": b"%03d" % n} for n in range(20)]
     bad = [{"topic": "nowhere", "value": b"bad"}] if failed_rows == "drop" else []
     writing = Writing(own_cluster, schema(rows), streaming=True, failedRows=failed_rows, **given)

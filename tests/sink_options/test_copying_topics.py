@@ -14,6 +14,7 @@ from pyspark.sql.types import DataType
 from tests.clusters import Cluster
 from tests.messages import partitions
 from tests.stored import stored_in
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import MINUTE, STRING, TIMESTAMP, Task, Writing, bodies, own, read_back, save, schema
 from tubemq_spark.columns import written
 from tubemq_spark.errors import ConfigError
@@ -141,7 +142,7 @@ def test_the_dead_letter_of_a_copy_has_no_target(cluster: Cluster, demo: str, on
     rows = [NOWHERE, {**NOWHERE, "value": b"bad", "attributes": {"a": "b=c"}}, {**NOWHERE, "topic": dead}]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
     if once:
-        given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
+        given |= {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
     written = Writing(cluster, schema(rows), demo, streaming=True, **given).write(rows, Task())
     assert written.dead_letters == 1
     assert bodies(cluster, demo) == [b"a", b"a"]

@@ -14,10 +14,11 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
+from tubemq_spark.client.consumer.short_claims import read_ends
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
@@ -47,15 +48,14 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         partitions: Iterable[Partition],
         *retry_for: float | None,
         within: float | None = None,
-        **how: bool,
-    ) -> dict[Partition, Bookmark]:
+    ) -> dict[Partition, int]:
         wanted = list(partitions)
         there = [one for one in wanted if one.broker_id not in brokers]
         gone = [one for one in wanted if one.broker_id in brokers]
-        found = read_bookmarks(session, base, there, *retry_for, **how)
-        return found | read_bookmarks(session, base, gone, *retry_for, within=within, **how)
+        found = read_ends(session, base, there, *retry_for)
+        return found | read_ends(session, base, gone, *retry_for, within=within)
 
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.read_bookmarks", read)
+    monkeypatch.setattr("tubemq_spark.sink.batch_plan.read_ends", read)
     return brokers
 
 
@@ -88,7 +88,7 @@ def is_listed(cluster: EmbeddedCluster) -> bool:
 
 def test_a_batch_skips_a_broker_that_is_away(cluster: EmbeddedCluster, away: set[int]) -> None:
     """Keys of its partitions go to others. When it is back, another attempt of the task finds its rows."""
-    once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query}
+    once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
     task = Task()
     for batch in range(2):
         rows: list[dict[str, Any]] = [{"value": b"%d %b" % (batch, key), "key": key} for key in KEYS]

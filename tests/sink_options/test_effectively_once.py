@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
-from tests.messages import partitions
 from tests.stored import stored_in
-from tests.waiting import wait_until
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Cells, Task, Writing, bodies, own, save, schema
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, RowError
 from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.options import SinkOptions
 
 ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, *REAL_THOROUGHLY], indirect=True)
 """The client alone decides; a real server proves it once more."""
@@ -39,7 +36,7 @@ class Query:
         self._topic = topic
         self._given: dict[str, Any] = {
             "effectivelyOnce": True,
-            "checkpointLocation": f"/checkpoints/{uuid.uuid4()}",
+            "checkpointLocation": new_checkpoint(),
             **given,
         }
         self._writing: Writing | None = None
@@ -192,36 +189,66 @@ def test_a_task_reads_as_many_messages_as_the_option_allows(cluster: Cluster, la
         query.again()
 
 
-# The names of the bookmark groups: `effectivelyOnceGroup`, or the checkpoint
+# Where the state is: `effectivelyOnceLocation`, or the checkpoint
 
 
-@pytest.mark.sink_option("effectivelyOnceGroup")
-def test_groups_have_the_given_name(cluster: Cluster, demo: str, group: str) -> None:
-    query = Query(cluster, demo, checkpointLocation=None, effectivelyOnceGroup=group)
+@ON_THE_CLIENT
+@pytest.mark.sink_option("effectivelyOnceLocation")
+@pytest.mark.parametrize("where", ["checkpoint", "location"])
+def test_the_state_is_in_one_file(cluster: Cluster, demo: str, where: str, tmp_path: Path) -> None:
+    checkpoint, location = new_checkpoint(), tmp_path / "once"
+    given = {"effectivelyOnceLocation": location, "checkpointLocation": None} if where == "location" else {}
+    query = Query(cluster, demo, **{"checkpointLocation": checkpoint, **given})
     query.commit(query.write())
+    folder = location if where == "location" else Path(checkpoint, "tubemq")
+    assert [file.name for file in folder.iterdir()] == ["effectively-once.json"]
     query.write(ROWS[:10])
-    query.commit(query.again())
-    target = partitions(cluster, demo)[0]
-
-    def is_told(name: str) -> bool:
-        return cluster.group_offset(name, demo, target.broker_id, target.partition_id) is not None
-
-    for name in (f"{group}_0", f"{group}_1"):  # release 2.5 tells of a group some seconds after it came
-        wait_until(partial(is_told, name), name)
+    query.commit(query.replay())
     assert bodies(cluster, demo) == sorted(2 * BODIES)
 
 
-@pytest.mark.sink_option("effectivelyOnceGroup")
-def test_groups_follow_the_checkpoint() -> None:
-    def group(**given: str) -> str:
-        once = SinkOptions.from_options({"tubemq.master": "m", "effectivelyOnce": "true", **given}).effectively_once
-        assert once is not None
-        return once.group
+def test_only_an_unfinished_batch_is_searched(cluster: Cluster, demo: str) -> None:
+    """A query that was stopped between two batches begins as a new one does, whatever others have written."""
+    query = Query(cluster, demo, effectivelyOnceMaxOffsets=1)
+    for _ in range(3):
+        query.commit(query.write())
+        query.task = query.task.restarted()
+    assert bodies(cluster, demo) == sorted(3 * BODIES)
 
-    names = [group(checkpointLocation=place) for place in ("/a", "/a/", " /a", "/b", "s3://a/b")]
-    assert len(set(names)) == 3
-    assert names[0] == names[1] == names[2]
-    assert group(checkpointLocation="/a", effectivelyOnceGroup="mine") == "mine"
+
+def test_a_batch_that_spark_did_not_note_is_found_again(cluster: Cluster, demo: str) -> None:
+    """Spark crashes between the commit of the sink and its own."""
+    query = Query(cluster, demo)
+    task = query.task
+    query.commit(query.write())
+    query.task = task
+    query.plan()
+    assert query.write().already_stored == 20
+    query.commit(query.again())
+    query.commit(query.write())
+    assert bodies(cluster, demo) == sorted(2 * BODIES)
+
+
+# Rows that name their topic: `effectivelyOnceTopics`
+
+
+@pytest.mark.sink_option("effectivelyOnceTopics", "failedRows")
+@pytest.mark.parametrize("failed_rows", ["fail", "drop"])
+def test_rows_may_name_the_topics_of_the_option(cluster: Cluster, demo: str, topic: str, failed_rows: str) -> None:
+    other = cluster.new_topic("one")
+    some = [{**row, "topic": name} for row in ROWS[:5] for name in (demo, topic)]
+    query = Query(cluster, None, effectivelyOnceTopics=f"{demo}, {topic}", failedRows=failed_rows)
+    query.write(some[:4])
+    written = query.again(some)
+    assert (written.already_stored, sum(written.rows.values())) == (4, 6)
+    query.commit(written)
+    stray = [{"value": b"stray", "topic": other}]
+    if failed_rows == "drop":
+        assert query.write([*some[:1], *stray]).dropped == 1
+    else:
+        with pytest.raises(RowError, match=r"topic.*'effectivelyOnceTopics' names: add it"):
+            query.write(stray)
+    assert bodies(cluster, other) == []
 
 
 @ON_THE_CLIENT

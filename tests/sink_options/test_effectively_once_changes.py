@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`effectivelyOnce` if the tasks, the checkpoint's spelling or the query's groups change before another attempt."""
+"""`effectivelyOnce` if the tasks, or the option change before another attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from tests.clusters.embedded import EmbeddedCluster
+from tests.sending import bodies_in
 from tests.sink_options.effectively_once import (
     Start,
     assert_each_stored_once,
@@ -18,8 +17,7 @@ from tests.sink_options.effectively_once import (
     rows,
 )
 from tests.without_spark.sink import Cells, Task, Writing, schema
-from tubemq_spark.client.consumer.working_group import bookmark_group, plan_group
-from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.errors import ConfigError
 
 # Another number of tasks
 
@@ -50,13 +48,15 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start
         write(task.restarted(), fewer, commits=True)
 
 
-# A run without the option before
+# Runs without the option
 
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 @pytest.mark.parametrize("again", [Task.restarted, lambda task: task.restarted().again()], ids=["first", "second"])
 def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, again: Callable[[Task], Task]) -> None:
+    """The option was switched off for a while, within a batch."""
     cluster, task, some = start(), Task(), rows("0", 5)
+    plan_batch(cluster, some)
     Writing(cluster, schema(some), "demo", streaming=True, stampRows=True).write(some[:3], task)
     new_workers()
     message = "^task partition 0 of batch 0: 1:demo:0: message .* without a digest.* to sendAgain, "
@@ -65,42 +65,16 @@ def test_a_batch_that_a_run_without_the_option_has_begun_fails(start: Start, aga
     assert_each_stored_once(cluster, some[:3])
 
 
-# Groups that are gone
-
-
-@pytest.fixture
-def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluster, Task]:
-    """A half-written batch without its groups. Others have written before, between and after."""
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
-    cluster, task = start(), Task()
-    for number in range(50):
-        cluster.tubemq.send("demo", b"before %d" % number)
-    writing = plan_batch(cluster, rows("0", 5))
-    writing.commit([writing.write(rows("0", 5), task)], 0)
-    task = task.next()
-    for number in range(10):
-        cluster.tubemq.send("demo", b"between %d" % number)
-    plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
-    cluster.tubemq.send("demo", b"after")
-    new_workers()
-    once = writing.plan.options.effectively_once
-    assert once is not None
-    (server,) = cluster.tubemq._servers.brokers.values()
-    for name in (bookmark_group(once.group, 0), bookmark_group(once.group, 1), plan_group(once.group)):
-        cluster.tubemq._on_thread(partial(server.service.offsets.remove, name))  # as servers do after some time
-    return cluster, task.restarted()
-
-
-def test_messages_before_a_late_bookmark_are_found(begun: tuple[EmbeddedCluster, Task]) -> None:
-    cluster, task = begun
-    assert plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
-
-
-def test_a_late_bookmark_fails_the_task_if_retention_may_have_removed_messages(
-    begun: tuple[EmbeddedCluster, Task],
-) -> None:
-    cluster, task = begun
-    cluster.tubemq.flush("demo")
-    cluster.tubemq.expire("demo", keep=40)
-    with pytest.raises(DataLossError, match=r"before the query's bookmark at .*, which is too late: the servers"):
-        plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+def test_a_checkpoint_with_batches_and_without_the_file_is_refused(start: Start) -> None:
+    """It is unknown whether a run without the option has begun the batch."""
+    cluster, task, some = start(), replace(Task(), batch=3), rows("3", 5)
+    for attempt in (task, task.restarted()):
+        with pytest.raises(ConfigError, match=r"the query is at batch 3, and its file knows no batch: .* to sendAgain"):
+            plan_batch(cluster, some).write(some, attempt)
+    assert bodies_in(cluster).total() == 0
+    writing = plan_batch(cluster, some, effectivelyOnceUncertain="sendAgain")
+    writing.commit([writing.write(some, task)], task.batch)
+    later = rows("4", 5)
+    assert plan_batch(cluster, later).write(later, task.next()).already_stored == 0
+    assert_each_stored_once(cluster, some, later)

@@ -22,6 +22,7 @@ import pytest
 from tests.clusters import Cluster
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.stored import stored_in
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
 from tubemq_spark.errors import ConfigError, RowError
 from tubemq_spark.sink.task_writer import write_batches
@@ -320,7 +321,7 @@ def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, to
     rows = [{"value": b"a", "topic": topic}, {"value": b"b", "topic": dead}, {"value": b"c", "topic": topic}]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
     if once:
-        given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
+        given |= {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
     written = Writing(cluster, schema(rows), streaming=True, **given).write(rows, Task())
     assert written.dead_letters == 1
     assert bodies(cluster, topic) == [b"a", b"c"]
@@ -344,7 +345,7 @@ def test_bad_rows_with_effectively_once(cluster: Cluster, one_for_all: str, bad:
     """They are logged and dropped as without it."""
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
-    once = {"effectivelyOnce": True, "checkpointLocation": Task().query, **given_of(bad, one_for_all)}
+    once = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint(), **given_of(bad, one_for_all)}
     task = Task()
     with pytest.raises(ConfigError, match=rf"^row 2 of task partition 0.*{bad.reason}"):
         Writing(cluster, schema(rows), streaming=True, **once).write(rows, task)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.stored import stored_in
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import MINUTE, Task, Writing, batches, own, read_back, save, schema
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
@@ -148,7 +149,7 @@ def test_stamped_rows_in_protobuf(cluster: Cluster, topic: str) -> None:
     rows = [{"value": b"%d" % n, **PACKED[0]} for n in range(3)]
     task = Task()
     writing = Writing(
-        cluster, schema(rows), topic, streaming=True, effectivelyOnce=True, checkpointLocation=task.query, **V1
+        cluster, schema(rows), topic, streaming=True, effectivelyOnce=True, checkpointLocation=new_checkpoint(), **V1
     )
     writing.write(rows, task)
     assert writing.write(rows, task.restarted()).already_stored == 3

@@ -19,7 +19,7 @@ _STORES = 2  # of each topic on each broker, with one partition: so a read can c
 PARTITIONS = _BROKERS * _STORES
 _SEGMENT_SECONDS = 45.0
 _KEPT = "6m"
-_KEPT_IN_A_TRIAL = "2m"  # a restarted query must find the messages behind its bookmarks
+_KEPT_IN_A_TRIAL = "2m"  # a restarted query must find the messages of an unfinished batch
 
 # The master rotates the token after 4/5 of this time, and 3 minutes are the least that it accepts.
 _TOKEN_PERIOD = {"startVisitTokenCheck": "true", "visitTokenValidPeriodMs": "180000"}

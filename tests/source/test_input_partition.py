@@ -28,12 +28,12 @@ PASSWORD = "p4ssw0rd-of-nobody"
 PARTITION = TubeMQInputPartition(
     settings=ClientSettings((Address("m", 8715),), Credentials("u", PASSWORD), framing=Framing.STANDARD),
     member=GroupMembership("g", ()),
-    working_group="g_read",
+    working_group="g_spark_read",
     claim=ClaimId("5f0c9a3be1d27486", run=1, batch=2),
     ranges=(
         (
             RangeToRead(Partition(1, "t", 0), start=28, end=84, owns_store=True),
-            PartitionSnapshot(Broker(1, Address("b", 8123)), look_group="g_look"),
+            PartitionSnapshot(Broker(1, Address("b", 8123)), look_group="g_spark_look"),
         ),
     ),
     visit_token=5,

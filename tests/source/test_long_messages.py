@@ -166,7 +166,7 @@ def test_other_topics_cost_no_request_more(tubemq: EmbeddedTubeMQ) -> None:
             run.next()
             tubemq.send(topic, b"second", 0)
             tubemq.flush(topic)
-            counted = tubemq.on("partition_register", group="readers_look").count()
+            counted = tubemq.on("partition_register", group="readers_spark_look").count()
             assert len(run.next() or ()) == 1
             return counted.fired
 

@@ -35,7 +35,7 @@ def abandon(tubemq: EmbeddedTubeMQ) -> None:
     for task in reader.partitions():
         batches: Any = reader.read(task)
         assert next(batches)
-        assert any(group.endswith("_batch") for group, *_ in tubemq.claims())
+        assert any(group.endswith("_spark_batch") for group, *_ in tubemq.claims())
         batches.close()
 
 

@@ -46,7 +46,7 @@ def test_only_assigned_partitions_are_read_and_claimed(start: Start, streaming: 
 
     def note() -> None:
         for group, topic, broker, number in tubemq.claims():
-            if not group.endswith("_look"):  # probes ask for the owner of a store's last message
+            if not group.endswith("_spark_look"):  # probes ask for the owner of a store's last message
                 claims.add(Partition(broker, topic, number))
 
     with tubemq.on("get_message").run(note):

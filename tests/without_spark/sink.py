@@ -47,7 +47,6 @@ class Task:
     batch: int = 0
     partition: int = 0
     attempt: int = 0
-    run: str | None = field(default_factory=lambda: str(uuid.uuid4()))
     attempt_id: int = 0
 
     def again(self) -> Task:
@@ -60,7 +59,7 @@ class Task:
 
     def restarted(self) -> Task:
         """Return the first attempt of the same task in another run of the query."""
-        return replace(self, attempt=0, run=str(uuid.uuid4()))
+        return replace(self, attempt=0)
 
     def next(self) -> Task:
         """Return the first attempt of the same task in the next batch."""
@@ -71,7 +70,6 @@ class Task:
         properties = {
             "sql.streaming.queryId": self.query,
             "streaming.sql.batchId": str(self.batch),
-            "spark.jobGroup.id": self.run,
         }
         context = SimpleNamespace(
             partitionId=lambda: self.partition,

@@ -29,7 +29,6 @@ class Timings:
     master_close_timeout: float = 2.0  # a client that closes does not wait longer for its master
     topic_lists_fill_up: float = 5.0  # time in which a topic must appear in the lists of a new session
     deployed_topic_max_pause: float = 2.0  # between two requests that ask whether a missing topic has appeared
-    topic_partitions_fresh: float = 30.0  # time for which the list of all partitions of a topic is reused
     first_outage_warning: float = 5.0  # shorter outages are not logged
     next_outage_warning: float = 60.0  # between two warnings about one outage
 

@@ -10,24 +10,15 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.consumer.bookmarks import move_bookmarks
-from tubemq_spark.errors import ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import MAX_TOPICS
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.batch_plan import commit_batch
 from tubemq_spark.sink.options import EffectivelyOnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
-from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note, write_commit_note
 
 _log = logging.getLogger(__name__)
-
-# Plan and commit ask for the bookmarks of all noted topics. A batch can name others, too, before the master refuses.
-_MAX_NOTED = MAX_TOPICS // 2
 
 
 @dataclass(frozen=True)
@@ -36,10 +27,10 @@ class Written(WriterCommitMessage):
 
     - `rows` counts the stored messages, dead letters included, by TubeMQ's partition key
       (`brokerId:topic:partitionId`).
-    - `id` is the id of the query or batch write, `run` that of the query's run, `task` the number of the task.
+    - `id` is the id of the query or batch write, `task` the number of the task, `plan` the name of the batch's plan.
     - `dropped` and `dead_letters` count rows that can never be sent.
     - `already_stored` counts the rows that an earlier attempt had stored.
-    - `topics` are the topics whose bookmarks the commit moves.
+    - `topics` are those of the task's rows, with `effectivelyOnce`.
     - `earlier_tasks` is `Deduplicator.earlier_tasks`, `receipts` the result of `Receipts.packed`.
     """
 
@@ -50,16 +41,16 @@ class Written(WriterCommitMessage):
     already_stored: int = 0
     topics: frozenset[str] = frozenset()
     receipts: bytes | None = field(default=None, repr=False)
-    run: str | None = None
+    plan: str = ""
     task: int = 0
     earlier_tasks: Mapping[str, frozenset[int]] = field(default_factory=dict, repr=False)
 
 
 def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
-    """Write the receipts and move the query's bookmarks; a repetition changes nothing.
+    """Write the receipts and note the commit; a repetition changes nothing.
 
-    `batch` is None for a batch write. Raise as `write_receipts`, and `ConfigError` if an earlier attempt has stored
-    rows of a task that has none now, or if a task has not reported what it wrote.
+    `batch` is None for a batch write. Raise as `write_receipts` and `commit_batch`, and `ConfigError` if an earlier
+    attempt has stored rows of a task that has none now, or if a task has not reported what it wrote.
     """
     written = [message for message in messages if isinstance(message, Written)]
     if len(written) < len(messages):
@@ -75,7 +66,8 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         file = write_receipts(options.receipts, written[0].id or "local", batch, parts)
         _log.info("%s: receipts in %s", _name(batch), file)
     if options.effectively_once is not None and batch is not None:
-        _move_bookmarks(options, options.effectively_once, batch, written)
+        query = next((message.id for message in written), None)
+        commit_batch(options.effectively_once, batch, query, {message.plan for message in written})
     dropped = sum(message.dropped for message in written)
     if dropped:
         _log.warning(
@@ -133,40 +125,6 @@ def _check_tasks(once: EffectivelyOnceOptions, batch: int, written: Sequence[Wri
             "false if the query shuffles. To go on with this batch as it is, set option 'effectivelyOnceUncertain' to "
             "sendAgain"
         )
-
-
-def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: int, written: Sequence[Written]) -> None:
-    topics = {topic for message in written for topic in message.topics}
-    if options.topic is not None:
-        topics.add(options.topic)
-    # The topics of earlier batches as well: otherwise the bookmarks lag behind in topics that few batches write to.
-    last_commit = read_commit_note(once.group)
-    noted = [*sorted(topics), *(topic for topic in last_commit.topics if topic not in topics)]
-    try:
-        with SESSIONS().lease(options.client) as session:
-            partitions: dict[str, list[Partition]] = {}
-            for topic in noted:
-                found = _partitions(session, topic)
-                # A closed or deleted topic of an earlier batch would make each commit wait.
-                if topic in topics or any(map(session.lists, found)):
-                    partitions[topic] = found
-            noted = list(partitions)
-            away_after = options.client.timings.broker_away_after
-            move_bookmarks(session, once.group, batch, chain(*partitions.values()), within=away_after)
-    except (TransportError, ServerError) as error:
-        # A bookmark that is too old only means that a retry of the next batch has more to read.
-        _log.warning("[bookmarks-not-moved] %s: cannot move all bookmarks: %s", _name(batch), error)
-    run = written[0].run if written else last_commit.run
-    write_commit_note(once.group, CommitNote(run, tuple(noted[:_MAX_NOTED])))
-
-
-def _partitions(session: ProducerSession, topic: str) -> list[Partition]:
-    """Return the partitions of `topic`, none if it does not accept messages any more."""
-    try:
-        session.add_topics([topic])
-    except ConfigError as error:
-        _log.info("the commit leaves the bookmarks of topic %s where they are: %s", topic, error)
-    return session.cluster.partitions(topic)
 
 
 def _name(batch: int | None) -> str:

@@ -3,9 +3,10 @@
 
 Each message carries a stamp, which names its row, and a digest of the row's content. A task proceeds in four steps:
 
-1. Which earlier attempts may exist? `task_attempts` and `task_mark` decide. Most tasks have none and skip to step 3.
-2. What have they stored? `stored_rows_search` reads each topic from the position at which the batch began (the
-   bookmark), and adds the rows of the batch to an index (`stored_rows`).
+1. Which earlier attempts may exist? Most tasks have none and skip to step 3. Spark's attempt number shows a retried
+   task, the driver's plan (`batch_plan`) a batch that was begun before, and `task_mark` a repeated stage.
+2. What have they stored? `stored_rows_search` reads each topic from the positions at which the batch began, and adds
+   the rows of the batch to an index (`stored_rows`).
 3. Which rows are sent? `Deduplicator.match` looks each row up in the index by its digest. The task sends only the rows
    that are not there. Its rows may come in another order than before, but they must be the same rows.
 4. Was a send without an answer stored? The producer asks `Deduplicator.find_stored` before it sends the record again.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer.record_batch import RecordMetadata
@@ -34,9 +36,10 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
+from tubemq_spark.sink.batch_plan import BatchPlan
 from tubemq_spark.sink.stored_rows import StoredRows, StoredRowsOfTask, TemporaryFolderError, check_temporary_folder
-from tubemq_spark.sink.stored_rows_search import QueryBookmarks, StoredRowsSearch
-from tubemq_spark.sink.task_attempts import EarlierAttempts, WriteTask, earlier_attempts
+from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
+from tubemq_spark.sink.task_attempts import WriteTask
 from tubemq_spark.sink.task_mark import TaskMark
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -44,20 +47,37 @@ _log = logging.getLogger(__name__)
 
 _SCAN_RETRY = 5.0  # seconds; time for retrying a scan within a task, while other rows wait
 _ADVICE = (
-    "Restore the query's input, or set option 'effectivelyOnceUncertain' to sendAgain, which sends all rows of the "
-    "task that were not found, and may store some twice"
+    "Remove the cause, or start the query once with option 'effectivelyOnceUncertain' set to sendAgain, which sends "
+    "the rows that were not found, and may store some twice"
 )
 
-# What earlier runs have stored of the batch that each query attempts now: the run and the number of the batch, and its
-# rows by topic, found by one search for all its tasks.
-_EARLIER_RUNS: PerProcess[dict[str | None, tuple[tuple[str | None, int], dict[str, StoredRows]]]] = PerProcess(dict)
+# What earlier attempts have stored of the batch that each query writes now: its plan, and its rows by topic, found by
+# one search for all its tasks.
+_OF_EARLIER_RUNS: PerProcess[dict[str | None, tuple[str, dict[str, StoredRows]]]] = PerProcess(dict)
 
 
-def _rows_of_earlier_runs(task: WriteTask) -> dict[str, StoredRows]:
+class EarlierAttempts(Enum):
+    """Where attempts of the same task may have run before this one."""
+
+    NONE = "none"
+    IN_AN_EARLIER_RUN = "in an earlier run"
+    IN_THIS_RUN = "in this run"
+
+
+def earlier_attempts(task: WriteTask, plan: BatchPlan) -> EarlierAttempts:
+    """Return what Spark's attempt number and the plan show. If Spark repeats a stage, attempts have number 0 again."""
+    if task.attempt > 0:
+        return EarlierAttempts.IN_THIS_RUN
+    if plan.is_first and not plan.is_repeated(task):
+        return EarlierAttempts.NONE
+    return EarlierAttempts.IN_AN_EARLIER_RUN
+
+
+def _rows_of_earlier_runs(task: WriteTask, plan: BatchPlan) -> dict[str, StoredRows]:
     """Return the rows of the task's batch, by topic; the caller fills it. Forget those of the query's other batches."""
-    found, batch = _EARLIER_RUNS(), (task.run, task.batch)
-    if found.get(task.id, (None,))[0] != batch:
-        found[task.id] = batch, {}
+    found, name = _OF_EARLIER_RUNS(), plan.state.plan
+    if found.get(task.id, ("",))[0] != name:
+        found[task.id] = name, {}
     return found[task.id][1]
 
 
@@ -65,24 +85,27 @@ class Deduplicator:
     """The effectively-once state of one attempt of a task; implements the producer's `RecordLookup`."""
 
     def __init__(self, session: ProducerSession, task: WriteTask, plan: WritePlan) -> None:
-        """Raise `TemporaryFolderError` if the rows that the task may find could not be kept."""
+        """Raise `TemporaryFolderError` if the rows that the task may find could not be kept, and `ConfigError` if the
+        driver's file is not that of the task's batch."""
         assert plan.options.effectively_once is not None
+        assert plan.batch is not None
         check_temporary_folder()
         self._options = plan.options.effectively_once
         self._session = session
         self._task = task
-        self._main_topic = plan.options.topic
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
-        self._earlier = earlier_attempts(task, plan.last_commit)
-        self._of_earlier_runs = _rows_of_earlier_runs(task)
-        self._mark = TaskMark(session, self._options.group, task, plan.bookmarks)
-        self._bookmarks = QueryBookmarks(session, self._options, plan.bookmarks)
-        self._search = StoredRowsSearch(
-            session, self._options, task, self._bookmarks, plan.made_at, self._report_uncertain
-        )
+        self.plan = plan.batch.state.plan
+        """The name of the batch's plan."""
+        self._begins = plan.batch.begins(task)
+        self._earlier = earlier_attempts(task, plan.batch)
+        self._of_earlier_runs = _rows_of_earlier_runs(task, plan.batch)
+        self._mark = TaskMark(session, plan.batch.base, task, plan.batch.state.plans, self._begins)
+        self._search = StoredRowsSearch(session, self._options, task, plan.batch, self._report_uncertain)
         self._stored: dict[str, StoredRowsOfTask | None] = {}  # by topic; None if nothing of the task is stored
         self.earlier_tasks: dict[str, frozenset[int]] = {}
         """By topic, the numbers of the tasks of this batch of which earlier attempts have stored rows."""
+        if (problem := plan.batch.check(task)) is not None:
+            self._report_uncertain(ConfigError(problem))
 
     @property
     def topics(self) -> frozenset[str]:
@@ -94,28 +117,20 @@ class Deduplicator:
         if not self._stored and self._mark.take():
             self._earlier = EarlierAttempts.IN_THIS_RUN
         if topic not in self._stored:
-            self._stored[topic] = self._stored_in(topic)
+            self._stored[topic] = self._search_topic(topic)
         stored = self._stored[topic]
         if stored is None:
             return row, None
         return stored.take(row, digest) or (stored.free_number(row), None)
 
-    def _stored_in(self, topic: str) -> StoredRowsOfTask | None:
-        """Return the task's rows that earlier attempts have stored in `topic`, None if there are none."""
-        has_earlier_attempts = self._earlier is not EarlierAttempts.NONE
-        is_planned = bool(self._bookmarks.of_topic(topic))
-        if not is_planned:
-            # Tasks in other processes read from the bookmarks whether an earlier run has begun the batch. A task that
-            # has to search therefore marks the batch as begun only after the search (below).
-            self._bookmarks.known |= self._bookmarks.read_topic(topic, begins=not has_earlier_attempts)
-        if not has_earlier_attempts:
-            return None
-        stored = self._search_topic(topic)
-        if not is_planned:
-            self._bookmarks.read(self._bookmarks.of_topic(topic), skip_away=False)
-        return stored
+    def takes(self, topic: str) -> bool:
+        """Return True if rows may go to `topic`: the driver has planned it."""
+        return topic in self._options.topics
 
     def _search_topic(self, topic: str) -> StoredRowsOfTask | None:
+        """Return the task's rows that earlier attempts have stored in `topic`, None if there are none."""
+        if self._earlier is EarlierAttempts.NONE:
+            return None
         try:
             # Attempts of an earlier run ended when this run began, or soon after. One search in each process serves all
             # tasks of the batch. An attempt of this run may have failed just now, so its task searches again.
@@ -142,8 +157,9 @@ class Deduplicator:
         is_responsible = self._earlier is EarlierAttempts.IN_THIS_RUN or (
             self._earlier is EarlierAttempts.IN_AN_EARLIER_RUN and self._task.partition == 0
         )
-        if is_responsible and self._main_topic is not None and self._main_topic not in self._stored:
-            self._stored[self._main_topic] = self._stored_in(self._main_topic)
+        for topic in self._options.topics if is_responsible else ():
+            if topic not in self._stored:
+                self._stored[topic] = self._search_topic(topic)
         found = [stored for stored in self._stored.values() if stored is not None]
         others = sum(stored.count_others() for stored in found)
         if copies := sum(stored.unmatched for stored in found) - others:
@@ -158,9 +174,15 @@ class Deduplicator:
             )
 
     def available(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
-        dead_letter_topic = self._dead_letter_topic
-        self._bookmarks.read_missing([one for one in partitions if one.topic != dead_letter_topic], needed=needed)
-        return [one for one in partitions if one in self._bookmarks.known or one.topic == dead_letter_topic]
+        found = [one for one in partitions if one in self._begins or one.topic == self._dead_letter_topic]
+        if needed and len(found) < len(partitions):
+            missing = frozenset(partitions) - frozenset(found)
+            raise TransportError(
+                f"{min(missing)} was added since the driver planned the batch, or its broker did not answer then, so "
+                "it takes no rows in this attempt. The next run of the query plans it",
+                unserved=missing,
+            )
+        return found
 
     def check_attempt(self) -> None:
         """Raise `FencedError` if a later attempt of the task has begun: rows that are not sent yet are its rows now."""
@@ -169,8 +191,7 @@ class Deduplicator:
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[object]
     ) -> Mapping[object, RecordMetadata]:
-        # The bookmark was read before this attempt has sent anything, so its messages are behind the end of that time.
-        since = self._bookmarks.known[partition].end if start is None else start
+        since = self._begins[partition] if start is None else start
         found: dict[object, RecordMetadata] = {}
         origin = self._task.origin
         try:

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
-from tubemq_spark.client.consumer.working_group import sink_base
 from tubemq_spark.client.producer.send_queue import DEFAULT_LIMITS, SendLimits
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
@@ -27,19 +23,18 @@ from tubemq_spark.option_definition import (
     not_blank,
     number,
 )
+from tubemq_spark.protocol.constants import MAX_TOPICS
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
-_GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
 
 
-def _group(text: str) -> str:
-    name = text.strip()
-    if not _GROUP_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is not a name of a group")
-    for suffix in ("_look", "_task"):  # before a number: `partition_scan` and `task_mark`
-        if name.endswith(suffix):
-            raise ValueError(f"{text!r} would share groups with {name.removesuffix(suffix)!r}")
-    return name
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise ValueError("a name is empty")
+    if len(names) > MAX_TOPICS:
+        raise ValueError(f"{len(names)} topics, and a master takes {MAX_TOPICS} of a client")
+    return names
 
 
 MAX_IN_FLIGHT = number(
@@ -86,14 +81,18 @@ EFFECTIVELY_ONCE = flag(
     "for streams: a batch or task that is attempted again sends only the rows that are not stored yet; rows are "
     "stamped, and carry `spark_digest` as well",
 )
-EFFECTIVELY_ONCE_GROUP = Option(
-    "effectivelyOnceGroup",
-    _group,
-    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look` "
-    "or `_task`",
-    "the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`, `…_task_…`) that keep bookmarks "
-    "and marks of the query at the brokers; no other query may use it, and it must not change",
-    shown_default="derived from option `checkpointLocation`",
+EFFECTIVELY_ONCE_LOCATION = Option(
+    "effectivelyOnceLocation",
+    not_blank,
+    "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
+    "the folder of the file in which the driver notes where each batch began; no other query may use it",
+    shown_default="`tubemq` in the folder of option `checkpointLocation`",
+)
+EFFECTIVELY_ONCE_TOPICS = Option(
+    "effectivelyOnceTopics",
+    _topics,
+    "names of topics, separated by commas",
+    "for `effectivelyOnce` without option `topic`: the topics that rows may name; a row for another one cannot be sent",
 )
 EFFECTIVELY_ONCE_MAX_OFFSETS = number(
     "effectivelyOnceMaxOffsets",
@@ -193,8 +192,11 @@ COMPRESSION = Option(
 
 SINK_OPTIONS = CLIENT_OPTIONS + defined(vars())
 
+_FOLDER = "tubemq"  # in that of a checkpoint
+
 _NEED_EFFECTIVELY_ONCE: tuple[Option[Any], ...] = (
-    EFFECTIVELY_ONCE_GROUP,
+    EFFECTIVELY_ONCE_LOCATION,
+    EFFECTIVELY_ONCE_TOPICS,
     EFFECTIVELY_ONCE_MAX_OFFSETS,
     EFFECTIVELY_ONCE_UNCERTAIN,
 )
@@ -203,9 +205,16 @@ _NEED_PACK_ROWS: tuple[Option[Any], ...] = (INLONG_PACK_BYTES, INLONG_PACK_MS)
 
 @dataclass(frozen=True)
 class EffectivelyOnceOptions:
-    """The options of `effectivelyOnce`. `group` is the prefix of the bookmark groups."""
+    """The options of `effectivelyOnce`.
 
-    group: str
+    `location` is the folder of the state file, `option` the one that named it, and `checkpoint` Spark's folder if the
+    file is in it. Rows go to `topics` only.
+    """
+
+    location: str = field(repr=False)  # a URI may have a password in it
+    option: str
+    topics: tuple[str, ...]
+    checkpoint: str | None = field(default=None, repr=False)
     max_offsets: int = EFFECTIVELY_ONCE_MAX_OFFSETS.preset
     fails_when_uncertain: bool = True
 
@@ -310,53 +319,28 @@ def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
         return None
     if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
         raise ConfigError("option 'effectivelyOnce' needs stamped rows: leave 'stampRows' out, or set it to true")
-    group = EFFECTIVELY_ONCE_GROUP.read(raw) or _group_of(given.get("checkpointlocation", ""))
-    fails_when_uncertain = EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL
-    return EffectivelyOnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), fails_when_uncertain)
-
-
-def _group_of(checkpoint: str) -> str:
-    """Return the prefix of the bookmark groups for a checkpoint folder."""
-    path = normal_path(checkpoint)
-    if path in ("", "/"):
+    topic, topics = TOPIC.read(raw), EFFECTIVELY_ONCE_TOPICS.read(raw)
+    if topic is not None and topics is not None:
+        raise ConfigError("option 'effectivelyOnceTopics' is for rows with a column topic: leave it or 'topic' out")
+    if topic is None and topics is None:
         raise ConfigError(
-            "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
-            "to find the query's bookmarks again"
+            "option 'effectivelyOnce' needs option 'topic', or the topics that rows name in column topic: "
+            ".option('effectivelyOnceTopics', 'first,second')"
         )
-    return sink_base(sha256(path.encode()).hexdigest()[:16])
-
-
-# The brokers know a query by its checkpoint folder. Users may spell a folder in several ways, which Hadoop's `Path` and
-# file systems treat as the same folder.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")  # a single letter is a drive of Windows
-_SAME = {"s3a": "s3", "s3n": "s3", "wasbs": "wasb", "abfss": "abfs", "swebhdfs": "webhdfs"}
-_DEFAULT_PORTS = {"hdfs": ":8020", "webhdfs": ":9870"}
-
-
-def normal_path(text: str) -> str:
-    """Return one spelling for all spellings of a folder.
-
-    - `s3a` and `s3n` become `s3`; schemes that only add encryption become those without it.
-    - Host and bucket become lower case and lose a default port.
-    - Repeated and trailing slashes, `.` and `..` are removed.
-    - A folder without a host loses its scheme: `/x`, `file:/x`, `file:///x`, `dbfs:/x` and `hdfs:///x` all become `/x`,
-      because `/x` can mean any of them, depending on the cluster's default file system.
-    """
-    text = text.strip()
-    scheme, separator, rest = text.partition(":")
-    if not separator or not _SCHEME.fullmatch(scheme):
-        return _clean(text)
-    scheme = _SAME.get(scheme.lower(), scheme.lower())
-    host = ""
-    if rest.startswith("//") and not rest.startswith("///"):
-        host, slash, rest = rest[2:].partition("/")
-        rest = slash + rest
-        host = host.lower().removesuffix(_DEFAULT_PORTS.get(scheme, "\0"))
-    path = _clean(rest)
-    if not host or (scheme == "file" and host == "localhost"):
-        return path
-    return f"{scheme}://{host}{path.rstrip('/')}"
-
-
-def _clean(path: str) -> str:
-    return re.sub("^//+", "/", posixpath.normpath(path)) if path else ""
+    location, checkpoint = EFFECTIVELY_ONCE_LOCATION.read(raw), given.get("checkpointlocation", "").strip()
+    named_by = EFFECTIVELY_ONCE_LOCATION.name
+    if location is None:
+        if not checkpoint:
+            raise ConfigError(
+                "option 'effectivelyOnce' keeps a file in the folder of the checkpoint, and the writer does not name "
+                "it: add .option('checkpointLocation', '/path/of/the/checkpoint'), or 'effectivelyOnceLocation'"
+            )
+        location, named_by = f"{checkpoint.rstrip('/')}/{_FOLDER}", "checkpointLocation"
+    return EffectivelyOnceOptions(
+        location,
+        named_by,
+        topics or (topic or "",),
+        checkpoint if named_by == "checkpointLocation" else None,
+        EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw),
+        EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL,
+    )

@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 # An object becomes visible as a whole, and renaming one copies it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
+_REPLACES_BY_RENAMING = {"local"}  # HDFS does not, and WebHDFS says nothing then
 
 
 class OutputDir:
@@ -92,7 +94,10 @@ class OutputDir:
         try:
             found = self._files.get_file_info(path)
             if found.type == pafs.FileType.NotFound:
-                return None
+                found = self._interrupted(name)
+                if found is None:
+                    return None
+                path = found.path
             if found.type != pafs.FileType.File:
                 raise ValueError("it is no regular file")
             if most is not None and found.size is not None and found.size > most:
@@ -105,7 +110,8 @@ class OutputDir:
     def write(self, name: str, content: pa.Buffer) -> None:
         """Create or replace file `name`, so that readers see a whole file. Raise `ConfigError` if that fails.
 
-        HDFS cannot replace a file, so there is a moment without it.
+        HDFS cannot replace a file, so there is a moment without it. If the driver is killed then, `read` finds the new
+        one under its hidden name.
         """
         path = f"{self._path}/{name}"
         try:
@@ -113,17 +119,32 @@ class OutputDir:
                 self._put(path, content)
                 return
             self._files.create_dir(self._path, recursive=True)  # somebody may have removed it
-            # Spark and Arrow skip files whose name begins with a dot.
-            hidden = f"{self._path}/.{name}.{system.new_uuid().hex}"
+            hidden = f"{self._path}/{_hidden(name)}{system.new_uuid().hex}"
             try:
                 self._put(hidden, content)
-                self._files.move(hidden, path)
+                self._rename(hidden, path)
             except Exception:
                 with suppress(Exception):
                     self._files.delete_file(hidden)
                 raise
         except Exception as problem:
             raise self._error(f"cannot be written to ({name})", problem) from None
+
+    def _rename(self, hidden: str, path: str) -> None:
+        replaces = self._files.type_name in _REPLACES_BY_RENAMING
+        if not replaces and self._files.get_file_info(path).type != pafs.FileType.NotFound:
+            self._files.delete_file(path)
+        self._files.move(hidden, path)
+        if not replaces and self._files.get_file_info(path).type == pafs.FileType.NotFound:
+            raise OSError("the file system did not rename the new file")
+
+    def _interrupted(self, name: str) -> Any:
+        """Return the newest file that was to replace `name` when the driver was killed, None if there is none."""
+        if self._files.type_name in _OBJECT_STORES | _REPLACES_BY_RENAMING:
+            return None
+        in_folder = self._files.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
+        hidden = [one for one in in_folder if one.base_name.startswith(_hidden(name))]
+        return max(hidden, key=lambda one: (one.mtime_ns or 0, one.base_name), default=None)
 
     def _put(self, path: str, content: Any) -> None:
         with self._files.open_output_stream(path, compression=None) as stream:
@@ -137,6 +158,12 @@ class OutputDir:
         )
 
 
+def _hidden(name: str) -> str:
+    """Return what the names of files begin with that are to replace `name`. Spark and Arrow skip files with a dot."""
+    return f".{name}."
+
+
+@lru_cache(maxsize=8)  # a new client of an object store asks for the bucket's region first
 def _remote(scheme: str, rest: str) -> tuple[Any, str]:
     """Return a file system and the path in it."""
     uri = f"{_ARROW_SCHEMES.get(scheme, scheme)}:{rest}"

@@ -6,15 +6,15 @@ does not pass to Python which attempt of the stage runs. Attempts of the earlier
 
 So each attempt that has rows leaves a mark at a broker before its first message: a position of the group
 `<base>_task_<n>`, in which nobody reads. The plan of the batch decides where the mark of a task is and which positions
-are marks of this batch: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by
-the next one, and searches for rows. The attempt that has left the first mark then finds another position, and stops:
-a mark of its batch, or of a later one if it was idle for long.
+are marks of this plan: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by the
+next one, and searches for rows. The attempt that has left the first mark then finds another position, and stops: a mark
+of its plan, of another run, or of a later batch if it was idle for long.
 
 Positions are clamped to those of the store, so a store that holds less than `_SLOTS` messages takes no marks. The plan
 only knows how many it has received; if retention has removed more than half, the task tries another store.
 
-An old position is not a mark: the number of a position in the index, modulo the number of slots, encodes batch and
-attempt. An old mark may be taken for one of this batch by chance. The search then finds nothing.
+An old position is not a mark: the number of a position in the index, modulo the number of slots, encodes plan and
+attempt. An old mark may be taken for one of this plan by chance. The search then finds nothing.
 
 Marks are an additional proof. If a broker does not answer or refuses the group, the task goes on as if it had found
 none. If a crash or retention has removed its mark, the attempt stops as well, and Spark's next one searches.
@@ -23,17 +23,16 @@ none. If a crash or retention has removed its mark, the attempt stops as well, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from itertools import cycle, islice
 from typing import NamedTuple
-from zlib import crc32
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.bookmarks import Bookmark, exchange_position
+from tubemq_spark.client.consumer.short_claims import exchange_position
 from tubemq_spark.client.consumer.working_group import task_group
 from tubemq_spark.errors import FencedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.batch_state import Begins
 from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
@@ -45,6 +44,15 @@ _MARKS = 8
 _PLACES = 3  # stores that a task tries
 
 
+def can_mark(begins: Begins) -> bool:
+    """Return True if a partition of a batch with these begins can take marks."""
+    return any(map(_takes_marks, begins.values()))
+
+
+def _takes_marks(end: int) -> bool:
+    return end >= _SLOTS * UNIT
+
+
 class _Place(NamedTuple):
     group: str
     partition: Partition
@@ -54,20 +62,18 @@ class _Place(NamedTuple):
 class TaskMark:
     """The mark of one attempt of a task of a stream."""
 
-    def __init__(
-        self, session: ProducerSession, base: str, task: WriteTask, planned: Mapping[Partition, Bookmark]
-    ) -> None:
-        """`base` is the name of the query's groups, `planned` the bookmarks of the plan."""
+    def __init__(self, session: ProducerSession, base: str, task: WriteTask, plan: int, begins: Begins) -> None:
+        """`base` is what the names of the query's groups begin with, `plan` the number of the plan with `begins`."""
         self._session = session
         self._task = task
         self._clock = session.settings.clock
         self._max_age = session.settings.timings.task_mark_max_age
         self._proven_at = 0.0
-        ends = {one: bookmark.end for one, bookmark in sorted(planned.items()) if bookmark.end >= _SLOTS * UNIT}
-        round_, first = divmod(task.partition, max(1, len(ends)))
-        places = [*islice(cycle(ends), first, first + min(_PLACES, len(ends)))]
+        stores = [one for one in sorted(begins) if _takes_marks(begins[one])]
+        round_, first = divmod(task.partition, max(1, len(stores)))
+        places = [*islice(cycle(stores), first, first + min(_PLACES, len(stores)))]
         self._places = [
-            _Place(task_group(base, round_ * _PLACES + number), one, _marks_before(ends[one], task))
+            _Place(task_group(base, round_ * _PLACES + number), one, _marks_before(begins[one], plan))
             for number, one in enumerate(places)
         ]
         self._own: set[int] = set()  # the mark; those that were tried if it is unknown which of them the broker has
@@ -128,15 +134,17 @@ class TaskMark:
             within = self._session.settings.timings.broker_away_after
             return exchange_position(self._session, group, partition, position, within=within)
         except TubeMQError as error:
-            _log.info("the task leaves no mark, so a repeated stage would not find its rows: %s", error)
+            _log.warning(
+                "[no-mark] %s leaves no mark, so a repeated stage would not find its rows: %s", self._task, error
+            )
             self._places.clear()
             return None
 
 
-def _marks_before(end: int, task: WriteTask) -> list[int]:
-    """Return the positions that are marks of the task's batch and run, the last ones before `end`."""
+def _marks_before(end: int, plan: int) -> list[int]:
+    """Return the positions that are marks of the plan, the last ones before `end`."""
     last = end // UNIT
     slots = max(_SLOTS, min(_MOST_SLOTS, 1 << last.bit_length() - 2))
     count = max(_MARKS, slots // 64)
-    batch = (crc32((task.run or "").encode()) + task.batch) % (slots // count)
-    return [(last - (last - batch * count - number) % slots) * UNIT for number in range(count)]
+    first = plan % (slots // count) * count
+    return [(last - (last - first - number) % slots) * UNIT for number in range(count)]

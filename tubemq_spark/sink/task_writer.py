@@ -127,7 +127,7 @@ class TaskWriter:
             dead_letters=self._failed_rows.dead_letters,
             already_stored=self._already_stored,
             topics=self._deduplicator.topics if self._deduplicator is not None else frozenset(),
-            run=self._task.run,
+            plan=self._deduplicator.plan if self._deduplicator is not None else "",
             task=self._task.partition,
             earlier_tasks=self._deduplicator.earlier_tasks if self._deduplicator is not None else {},
             receipts=self._receipts.packed() if self._receipts is not None else None,
@@ -194,7 +194,7 @@ class TaskWriter:
                 record_id: RecordId | None = None
                 attributes = encoded.attributes + encoded.of_pack
                 if deduplicator is not None:
-                    _check_topic(producer, encoded.topic)
+                    _check_topic(producer, deduplicator, encoded.topic)
                     digest = digest_of(cells)
                     number, stored = deduplicator.match(encoded.topic, row, digest)
                     if stored is not None:
@@ -247,8 +247,10 @@ class TaskWriter:
             self._receipts.add(numbers, places)
 
 
-def _check_topic(producer: Producer, topic: str) -> None:
-    """Raise `BadRowError` for an unknown topic."""
+def _check_topic(producer: Producer, deduplicator: Deduplicator, topic: str) -> None:
+    """Raise `BadRowError` for an unknown topic, and for one that the driver has not planned."""
+    if not deduplicator.takes(topic):
+        raise BadRowError("topic", "effectivelyOnce writes to topics that option 'effectivelyOnceTopics' names: add it")
     try:
         producer.limit(topic)
     except ConfigError as error:

@@ -14,11 +14,10 @@ from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.cluster.unknown_topics import UnknownTopicError
 from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.sink.batch_plan import BatchPlan, plan_batch
 from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
 from tubemq_spark.sink.receipts import check_folder
 from tubemq_spark.sink.schema import check_columns, columns_read, has_source_schema
-from tubemq_spark.sink.stored_rows_search import Bookmarks, QueryBookmarks
-from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note
 
 _log = logging.getLogger(__name__)
 
@@ -27,38 +26,36 @@ _log = logging.getLogger(__name__)
 class WritePlan:
     """What the driver sends to the tasks of a batch: plain values.
 
-    `write_id` is None for streams. With `effectivelyOnce`, `bookmarks` and `last_commit` are those of the moment
-    `made_at`, in milliseconds since the epoch.
+    `write_id` is None for streams. `batch` is for tasks with `effectivelyOnce`. `has_targets` is True if rows may name
+    the partition that they go to.
     """
 
     options: SinkOptions
     write_id: str | None = None
-    bookmarks: Bookmarks = field(default_factory=dict, repr=False)
-    made_at: int = 0
-    last_commit: CommitNote = field(default_factory=CommitNote)
+    batch: BatchPlan | None = None
+    has_targets: bool = False
     known: KnownTopics | None = field(default=None, compare=False, repr=False)
     """The topics of the options, for tasks that get no answer of a master."""
     no_answer: TransportError | None = field(default=None, compare=False, repr=False)
     """Why the topics of a stream are not known to exist. Its tasks need to know, the commit of a batch does not."""
 
     def for_tasks(self) -> WritePlan:
-        """Return the plan with the bookmarks and the last commit, if the options say `effectivelyOnce`.
+        """Return the plan with that of the batch, if the options say `effectivelyOnce`.
 
-        To be called once for each attempt of a batch, before its tasks begin. Raise as `plan_write`, and
-        `TransportError` if no master or a broker does not answer.
+        To be called once for each attempt of a batch, before its tasks begin. Raise as `plan_write` and `plan_batch`.
         """
         if self.no_answer is not None:
             raise self.no_answer
         once = self.options.effectively_once
-        if once is None or self.made_at:
+        if once is None or self.batch is not None:
             return self
-        last_commit = read_commit_note(once.group)
-        bookmarks: Bookmarks = {}
-        client = self.options.client
-        if self.options.topic is not None or last_commit.topics:
-            with SESSIONS().lease(client) as session:
-                bookmarks = QueryBookmarks(session, once, {}).read_for_batch(self.options.topic, last_commit.topics)
-        return replace(self, bookmarks=bookmarks, made_at=int(client.clock.time() * 1000), last_commit=last_commit)
+        with SESSIONS().lease(self.options.client) as session:
+            try:
+                batch = plan_batch(session, once, all_needed=self.has_targets)
+            except UnknownTopicError as error:
+                raise error.with_similar_names(self.options.client) from None
+            topics = {*once.topics, *(self.known.topics if self.known is not None else ())}
+            return replace(self, batch=batch, known=session.known(topics))
 
 
 def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: str | None = None) -> WritePlan:
@@ -79,6 +76,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
             "that meets one fails and restarts without end; 'inlongPackCompression' makes packs that InLong reads"
         )
     names = tuple(schema.fieldNames())
+    has_targets = "partition" in columns_read(names, options.topic)
     if options.topic is None and has_source_schema(names):
         _log.warning(
             "[copied-by-topic-column] rows have the columns of the source and no option 'topic' is given: each goes to "
@@ -99,7 +97,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
             except TransportError as error:
                 if write_id is not None:
                     raise
-                return WritePlan(options, no_answer=error)
+                return WritePlan(options, has_targets=has_targets, no_answer=error)
             known = session.known(topics)
         options = replace(options, client=replace(options.client, master_reachable=True))
-    return WritePlan(options, write_id, known=known)
+    return WritePlan(options, write_id, has_targets=has_targets, known=known)

@@ -45,10 +45,9 @@ class TubeMQRowWriter(_PlannedWriter, DataSourceWriter):
 
 class TubeMQStreamRowWriter(_PlannedWriter, DataSourceStreamWriter):
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with the bookmarks, because Spark pickles the writer whose copies go to the tasks.
+        """Return the state with the plan of the batch, because Spark pickles the writer whose copies go to the tasks.
 
-        Spark makes another writer to commit the batch. That one is not pickled and needs no bookmarks, which take
-        several requests for each partition.
+        Spark makes another writer to commit the batch. That one is not pickled and plans nothing.
         """
         self._plan = self._plan.for_tasks()
         return self.__dict__

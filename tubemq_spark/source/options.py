@@ -51,8 +51,7 @@ GROUP_NAME = Option(
     "tubemq.group",
     parsers.group,
     parsers.GROUP_NAME,
-    "the consumer group: it claims the partitions and receives the commits; it must not be another query's group with "
-    "`_read`, `_batch` or `_look` behind it, because that query reads in such groups",
+    "the consumer group: it claims the partitions and receives the commits",
     required=True,
 )
 CLAIM_TIMEOUT_MS = number(

@@ -29,7 +29,7 @@ def new_scanner(group: str) -> Iterator[NewScanner]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("until", [None, 300 * UNIT])
-def test_retention_behind_the_bookmark_fails_a_scan(
+def test_retention_behind_the_begin_fails_a_scan(
     own: EmbeddedCluster, layout: Layout, until: int | None, new_scanner: NewScanner
 ) -> None:
     filled = FilledTopic(own, own.new_topic(layout))

@@ -249,7 +249,7 @@ READING = (
         "batch_read_moves_the_group",
         "a batch read never moves the group",
         "client/consumer/working_group.py",
-        'return f"{group}_batch"',
+        'return f"{group}_spark_batch"',
         "return group",
         ("batch_leaves_group",),
     ),

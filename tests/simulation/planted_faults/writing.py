@@ -8,7 +8,6 @@ from tests.simulation.planted import Fault
 PRODUCER = "client/producer/producer.py"
 QUEUE = "client/producer/send_queue.py"
 ONCE = "sink/deduplicator.py"
-ATTEMPTS = "sink/task_attempts.py"
 UNRESOLVED = "client/producer/unresolved_sends.py"
 
 WRITING = (
@@ -142,7 +141,7 @@ WRITING = (
     Fault(
         "first_batch_not_searched",
         "each row of a committed batch is stored once, wherever a task was killed",
-        ATTEMPTS,
+        ONCE,
         "return EarlierAttempts.IN_AN_EARLIER_RUN",
         "return EarlierAttempts.NONE",
         ("stored_once",),
@@ -150,7 +149,7 @@ WRITING = (
     Fault(
         "retried_task_not_searched",
         "a retried task sends only what is missing",
-        ATTEMPTS,
+        ONCE,
         "return EarlierAttempts.IN_THIS_RUN",
         "return EarlierAttempts.NONE",
         ("stored_once",),
@@ -212,28 +211,68 @@ WRITING = (
         ("stored_once", "key_order"),
     ),
     Fault(
-        "bookmark_of_the_other_batch",
-        "messages of a batch are behind its bookmark",
-        "client/consumer/bookmarks.py",
-        "return self.odd if batch % 2 == 0 else self.even",
-        "return self.even if batch % 2 == 0 else self.odd",
-        ("stored_once", "rows_stored"),
+        "begins_of_the_next_batch",
+        "a batch that is committed here, and not by Spark, is searched from where it began",
+        "sink/batch_state.py",
+        "return {**begins, **self.committed_begins} if batch == self.committed else begins",
+        "return begins",
+        ("stored_once", "rows_stored", "errors_explained"),
+    ),
+    Fault(
+        "committed_batch_taken_for_a_first_attempt",
+        "a batch that is committed here, and not by Spark, is searched",
+        ONCE,
+        "if plan.is_first and not plan.is_repeated(task):",
+        "if plan.is_first:",
+        ("stored_once",),
+    ),
+    Fault(
+        "each_plan_asks_for_ends",
+        "an attempt that follows another one begins where that one began",
+        "sink/batch_plan.py",
+        "        begins = dict(before.begins or {})\n",
+        "        begins = dict[Partition, int]()\n",
+        ("stored_once", "errors_explained"),
+    ),
+    Fault(
+        "file_written_after_the_tasks_began",
+        "the begins of a batch are in the file before its tasks send",
+        "sink/batch_plan.py",
+        "        file.write(state)\n        if not can_mark",
+        "        if before.begins is not None:\n            file.write(state)\n        if not can_mark",
+        ("stored_once", "errors_explained"),
+    ),
+    Fault(
+        "commit_of_an_older_run",
+        "of two runs the older one ends",
+        "sink/batch_plan.py",
+        "    if any(plan != state.plan for plan in plans):\n",
+        "    if False:\n",
+        ("stored_once",),
+    ),
+    Fault(
+        "partition_without_a_begin_used",
+        "a partition that is new since the plan takes no rows",
+        ONCE,
+        "found = [one for one in partitions if one in self._begins or one.topic == self._dead_letter_topic]",
+        "found = list(partitions)",
+        ("stored_once", "errors_explained"),
     ),
     Fault(
         "search_begins_at_the_end",
         "the task finds the messages of earlier attempts",
         "sink/stored_rows_search.py",
-        "since = {one: known[one].before(batch) for one in ends}",
-        "since = {one: ends[one].end + (1 << 20) for one in ends}",
+        "self.scan(partition, self._begins[partition], end)",
+        "self.scan(partition, end + (1 << 20), end)",
         ("stored_once",),
     ),
     Fault(
-        "plan_of_the_batch_forgotten",
-        "a batch that nobody has tried has no messages yet",
-        "client/consumer/bookmarks.py",
-        "return self.planned is not None and self.planned < before and own <= before",
-        "return True",
-        ("stored_once", "errors_explained"),
+        "broker_away_not_waited_for",
+        "a task that may be a retry needs all brokers of the topic",
+        "sink/stored_rows_search.py",
+        "answered = read_ends(self._session, self._base, partitions)",
+        "answered = read_ends(self._session, self._base, partitions, within=0.5)\n        return answered",
+        ("stored_once",),
     ),
     Fault(
         "fewer_tasks_not_noticed",
@@ -249,15 +288,6 @@ WRITING = (
         ONCE,
         "        if others:\n",
         "        if others < 0:\n",
-        ("stored_once",),
-    ),
-    Fault(
-        "broker_away_not_waited_for",
-        "a task that may be a retry needs all brokers of the topic",
-        "sink/stored_rows_search.py",
-        "answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=False, begins=False)",
-        "answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=True, begins=False)\n"
-        "        return answered",
         ("stored_once",),
     ),
     Fault(

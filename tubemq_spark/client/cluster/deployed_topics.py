@@ -19,7 +19,6 @@ from tubemq_spark.client.cluster.unknown_topics import WRITE_ADVICE, UnknownTopi
 from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.retries import Retries
-from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.constants import OFFSET_HISTORY
@@ -28,14 +27,8 @@ from tubemq_spark.protocol.metadata import Partition, TopicOnBroker
 _log = logging.getLogger(__name__)
 
 _DEPLOYED_TOPIC_ANSWER_TIMEOUT = 3.0  # seconds; of the master, which answered just now, and of a broker
-_TOPIC_PARTITIONS_RETRY = 2.0  # seconds; of asking for the partitions again, while known ones will do
 _TRIMMED = "".join(map(chr, range(33)))  # characters that servers remove around names (wire: String.trim)
 _MAX_SHOWN = 3  # brokers of a topic in an error
-_MAX_ANSWERS = 1000  # topics whose partitions a process keeps in memory
-
-_answers: PerProcess[dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]]] = PerProcess(
-    dict, dict.clear
-)
 
 
 class TopicUnavailableError(TransportError):
@@ -68,10 +61,10 @@ def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBrok
         session.close()
 
 
-def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
+def add_topics(session: ProducerSession, topics: Iterable[str], *, wait: bool = True) -> None:
     """As `ProducerSession.add_topics`, but wait up to `settings.retry_for` for deployed topics that accept no messages
-    now. Raise `UnknownTopicError` for topics that are not deployed, `ConfigError` for one that only servers may write,
-    `TopicUnavailableError` when the time is over."""
+    now, or leave them out. Raise `UnknownTopicError` for topics that are not deployed, `ConfigError` for one that only
+    servers may write, `TopicUnavailableError` when the time is over."""
     wanted = tuple(topics)
     if any(topic.strip(_TRIMMED) == OFFSET_HISTORY for topic in wanted):  # the master refuses all topics with it
         raise ConfigError(
@@ -90,6 +83,8 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     found = {topic: layouts_of(session.settings, topic) for topic in error.topics}
     if unknown := [topic for topic, layouts in found.items() if layouts is not None and not layouts]:
         raise UnknownTopicError(unknown, WRITE_ADVICE) from None
+    if not wait:
+        return
     brokers = {broker_id for layouts in found.values() if layouts for broker_id in layouts}
     _wait(session, lambda: problem() is None, f"topic {', '.join(found)}", brokers)
 
@@ -156,54 +151,3 @@ def _state(session: ProducerSession, broker_id: int) -> str:
             return f"{broker}, which runs"
     except (TransportError, ProtocolError) as error:
         return f"{broker}, which is down ({error})"
-
-
-def all_partitions(session: ProducerSession, group: str, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
-    """Return all partitions of `topic`, from a cache that is renewed twice a minute, with `refresh` from the master.
-
-    `group` must be used for this topic alone. Raises as `add_topics` and `ConsumerSession.register` do.
-    If the master does not answer, return the partitions known so far; with `refresh`, raise the error.
-    """
-    add_topics(session, [topic])
-    if refresh:
-        session.refresh()
-    listed = frozenset(one for one in session.cluster.partitions(topic) if session.lists(one))
-    return listed | _partitions_for_consumers(session.settings, group, topic, refresh)
-
-
-def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, refresh: bool) -> frozenset[Partition]:
-    answered_at, known = _answers().get((settings, topic), (float("-inf"), frozenset[Partition]()))
-    if settings.clock.monotonic() - answered_at < settings.timings.topic_partitions_fresh and not refresh:
-        return known
-    asking = settings
-    if known and not refresh:  # a short attempt suffices, because the known partitions will do
-        timeout, retry_for = (min(_TOPIC_PARTITIONS_RETRY, time) for time in (settings.rpc_timeout, settings.retry_for))
-        asking = replace(settings, rpc_timeout=timeout, retry_for=retry_for)
-    session = ConsumerSession(asking, group, [topic])
-    try:
-        session.register()
-    except TransportError as error:
-        if refresh or not known:
-            raise
-        _log.warning(
-            "[partitions-maybe-old] "
-            "topic %s: using the partitions known so far, because the master does not answer: %s",
-            topic,
-            error,
-        )
-        _remember(settings, topic, known)  # the next batches do not wait for it again
-        return known
-    try:
-        found = frozenset(session.cluster.partitions(topic))
-    finally:
-        session.close()
-    _remember(settings, topic, found)
-    return found
-
-
-def _remember(settings: ClientSettings, topic: str, partitions: frozenset[Partition]) -> None:
-    answers = _answers()
-    answers.pop((settings, topic), None)  # so that the oldest answer is the first
-    answers[settings, topic] = settings.clock.monotonic(), partitions
-    if len(answers) > _MAX_ANSWERS:
-        answers.pop(next(iter(answers)), None)

@@ -172,6 +172,13 @@ class ProducerSession(MasterSession):
         """Return True if `partition` accepts messages, because the master's last list has it."""
         return self._registry.lists(partition)
 
+    def present(self, topic: str) -> list[Partition]:
+        """Return the partitions of an added topic that accept messages, as far as the master says; all known ones while
+        its lists may be short."""
+        known = self.cluster.partitions(topic)
+        listed = [partition for partition in known if self.lists(partition)]
+        return listed if listed and self._registry.is_complete else known
+
     def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
         return self._registry.lists_any(topic, broker_id)
 

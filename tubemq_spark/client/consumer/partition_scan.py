@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, cast
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.bookmarks import read_bookmarks
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.short_claims import read_ends
 from tubemq_spark.client.consumer.working_group import look_group, scan_group
 from tubemq_spark.errors import (
     ConfigError,
@@ -35,8 +35,8 @@ from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 
 MARGIN = 16_384
-"""Index entries that a scan reads before the bookmark. A broker that crashes loses what its stores have in memory (two
-blocks of 5120 messages by default) or did not write to their files yet, and stores other messages there."""
+"""Index entries that a scan reads before the begin of a batch. A broker that crashes loses what its stores have in
+memory (two blocks of 5120 messages by default) or did not write to their files yet, and stores other messages there."""
 
 _GROUPS = 8
 _TURN = 1.0  # seconds to wait for the claim in a group before the next one is tried; in the last one for longer
@@ -61,10 +61,9 @@ def scan_partition(
     claim: ClaimId,
     *,
     until: int | None = None,
-    margin: int = MARGIN,
     retry_for: float | None = None,
 ) -> Iterator[ScannedMessage]:
-    """Yield all messages of `partition` from `margin` entries before the position `since` up to `until`, by default the
+    """Yield all messages of `partition` from `MARGIN` entries before the position `since` up to `until`, by default the
     present end.
 
     Messages with unreadable attributes are left out. A message may come twice if retention removes the beginning at the
@@ -74,14 +73,14 @@ def scan_partition(
     and not a query.
 
     Raise `DataLossError` if retention has removed messages behind `since`; `PositionMovedError` if the broker lost
-    messages in a crash after some were returned: start again by reading the bookmarks; `FencedError` if a newer claim
+    messages in a crash after some were returned: start again; `FencedError` if a newer claim
     took the partition over; `PartitionOccupiedError` if others keep it for longer than `retry_for` seconds (default:
     those of the settings); `TransportError` or `ServerError` if the broker stays away or refuses for so long.
     """
     retry_for = session.settings.retry_for if retry_for is None else retry_for
     if until is None:
-        until = read_bookmarks(session, base, [partition], retry_for)[partition].end
-    start, end = _start(since, until, margin), until
+        until = read_ends(session, base, [partition], retry_for)[partition]
+    start, end = _start(since, until), until
     has_read = False
     while start < end:
         try:
@@ -106,12 +105,12 @@ def scan_partition(
                     "task again"
                 ) from None
             else:  # a crash before the scan moved the end
-                start, end = _start(since, loss.offered, margin), loss.offered
+                start, end = _start(since, loss.offered), loss.offered
 
 
-def _start(since: int, end: int, margin: int) -> int:
-    """Return where a scan begins. After a crash the bookmark may be behind the end."""
-    return max(0, min(since, end) - margin * UNIT)
+def _start(since: int, end: int) -> int:
+    """Return where a scan begins. After a crash `since` may be behind the end."""
+    return max(0, min(since, end) - MARGIN * UNIT)
 
 
 def _read(

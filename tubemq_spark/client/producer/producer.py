@@ -81,7 +81,7 @@ class Producer:
         shared = SESSIONS().shared(settings)
         self._partitioner = Partitioner(self._session, shared.health, lookup)
         self._queue = SendQueue(self._partitioner.for_key, limits)
-        self._targets = SendTargets(self._session)
+        self._targets = SendTargets(self._session, are_looked_up=lookup is not None)
         wants_answers = lookup is not None or on_stored is not None
         self._sender = Sender(settings, shared.attempts, limits.in_flight, wants_answers=wants_answers)
         self._stored: Counter[Partition] = Counter()

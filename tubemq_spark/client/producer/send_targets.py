@@ -26,8 +26,11 @@ _MAX_UNKNOWN = 50  # partitions asked for in that time; the last answer decides 
 class SendTargets(dict[Partition, bytes]):
     """The encoded target of each partition. It is made when first used, and valid as long as its authorisation."""
 
-    def __init__(self, session: ProducerSession) -> None:
+    def __init__(self, session: ProducerSession, *, are_looked_up: bool = False) -> None:
+        """Messages that the producer may have to look up keep to the cluster's limit, also in a topic with a higher
+        one: a broker leaves longer ones out while they are in its memory."""
         super().__init__()
+        self._are_looked_up = are_looked_up
         self.limits: dict[str, int] = {}  # bytes that a message's body may have, by topic that exists
         self.verified: set[Partition] = set()  # explicit partitions that the producer has found usable
         self._session = session
@@ -87,7 +90,8 @@ class SendTargets(dict[Partition, bytes]):
                 "Messages are still sent to the partitions listed before"
             )
             OUTAGES().failed(_log, subject, lambda: text, clock=self._session.settings.clock, at_once=True)
-        self.limits[topic] = self._session.message_limit(topic)
+        limit = self._session.message_limit(topic)
+        self.limits[topic] = min(limit, self._session.max_message_size) if self._are_looked_up else limit
 
     def exists(self, partition: Partition) -> bool:
         """Return True if a known topic has `partition`. Ask the master for one that is not listed, but not often; wait
