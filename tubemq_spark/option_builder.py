@@ -27,9 +27,9 @@ SOURCE_ONLY = (
 )  # fmt: skip
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
-    "showFailedRows", "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets",
-    "effectivelyOnceUncertain", "receipts", "messageFormat", "inlongPackRows", "inlongPackBytes", "inlongPackMs",
-    "inlongPackFormat", "inlongPackCompression", "compression",
+    "showFailedRows", "stampRows", "effectivelyOnce", "effectivelyOnceLocation", "effectivelyOnceTopics",
+    "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain", "receipts", "messageFormat", "inlongPackRows",
+    "inlongPackBytes", "inlongPackMs", "inlongPackFormat", "inlongPackCompression", "compression",
 )  # fmt: skip
 _CONNECTION = (
     "tubemq.master", "tubemq.user", "tubemq.password", "tubemq.passwordFile", "tubemq.rpc.timeoutMs",
@@ -122,7 +122,8 @@ def sink_options(
     show_failed_rows: bool | None = None,
     stamp_rows: bool | None = None,
     effectively_once: bool | None = None,
-    effectively_once_group: str | None = None,
+    effectively_once_location: str | None = None,
+    effectively_once_topics: str | None = None,
     effectively_once_max_offsets: int | None = None,
     effectively_once_uncertain: Literal["fail", "sendAgain"] | None = None,
     receipts: str | None = None,

@@ -84,7 +84,7 @@ class WritingSchedule(OperatedWriting):
 
     def switch_on(self, planned: Disturbance) -> None:
         """The operator restarts the query with effectivelyOnce, which it did not have before."""
-        if "effectivelyonce" in self.options or self.packed:
+        if "effectivelyonce" in self.options or self.packed or self.setting.extra["what"] == "many topics":
             return
         self.trouble("switched on")  # "a checkpoint that has committed batches without it is refused"
         self.options["effectivelyonce"] = "true"

@@ -166,7 +166,7 @@ def test_fsspec_opens_what_arrow_does_not_know_and_errors_show_no_passwords(monk
     assert "geheim" not in repr(SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", "receipts": folder}))
 
 
-@pytest.mark.parametrize("killed_in", ["move", "delete_file"])
+@pytest.mark.parametrize("killed_in", ["first move", "second move", "delete_file"])
 def test_a_file_that_was_being_replaced_when_the_driver_was_killed_is_read(
     tmp_path: Path, failing: Any, killed_in: str
 ) -> None:
@@ -179,19 +179,31 @@ def test_a_file_that_was_being_replaced_when_the_driver_was_killed_is_read(
     folder = OutputDir(f"odd:{tmp_path}", "receipts")
     folder.write("state", pa.py_buffer(b"old"))
 
-    def kill(*_: object) -> None:
-        raise KilledError
+    def move(src: str, dest: str) -> None:
+        moves.append(src)
+        if killed_in == ("first move", "second move")[len(moves) - 1]:
+            raise KilledError
+        if len(moves) == 2:
+            Failing.move(handler, src, dest)
 
-    setattr(handler, killed_in, kill)
+    def delete(path: str) -> None:
+        if killed_in == "delete_file":
+            raise KilledError
+        Failing.delete_file(handler, path)
+
+    moves: list[str] = []
+    handler.move, handler.delete_file = move, delete  # type: ignore[method-assign]
     with pytest.raises(KilledError):
         folder.write("state", pa.py_buffer(b"new"))
-    assert folder.read("state") == pa.py_buffer(b"new" if killed_in == "move" else b"old")
-    delattr(handler, killed_in)
+    assert folder.read("state") == pa.py_buffer(b"new" if killed_in == "second move" else b"old")
+    del handler.move, handler.delete_file
     folder.write("state", pa.py_buffer(b"newer"))
     assert folder.read("state") == pa.py_buffer(b"newer")
 
 
 def test_a_file_system_that_renames_nothing_without_a_word_is_an_error(tmp_path: Path, failing: Any) -> None:
-    failing("").move = lambda *_: None
+    handler = failing("")
+    OutputDir(f"odd:{tmp_path}", "receipts").write("state", pa.py_buffer(b"old"))
+    handler.move = lambda *_: None
     with pytest.raises(ConfigError, match=r"cannot be written to .*did not rename the new file"):
         OutputDir(f"odd:{tmp_path}", "receipts").write("state", pa.py_buffer(b"new"))

@@ -110,4 +110,4 @@ def test_nothing_grows(cluster: EmbeddedCluster, once: bool, batches: int) -> No
     late = kept(cluster, registered, closed)
     assert late.producers == early.producers == 1
     assert _roles(late.groups) == _roles(early.groups)
-    assert len(_roles(late.groups)) == (5 if once else 0)
+    assert len(_roles(late.groups)) == (3 if once else 0)

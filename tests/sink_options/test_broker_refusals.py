@@ -60,7 +60,7 @@ def test_the_next_attempt_reports_stored_rows_that_retention_removed(
         rf"{topic}:0: the messages that an earlier attempt .* cannot be found, because retention has removed messages"
     )
     if uncertain == "fail":
-        with pytest.raises(DataLossError, match=f"{reason}.*'effectivelyOnceUncertain' to sendAgain") as caught:
+        with pytest.raises(DataLossError, match=f"{reason}.*'effectivelyOnceUncertain' set to sendAgain") as caught:
             writing.write(rows, task.again())
         assert str(caught.value).count("sendAgain") == 1
         assert len(bodies(own_cluster, topic)) == 15
@@ -82,7 +82,10 @@ def test_rows_of_a_topic_whose_only_broker_is_down_wait_for_it(
     topic, lone = (f"on_{broker}_{failed_rows}_{once}" for broker in (1, 2))
     for broker, name in enumerate((topic, lone), start=1):
         own_cluster.create(name, TopicSpec(partitions=1, brokers=(broker,)))
-    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()} if once else {}
+    given: dict[str, Any] = {}
+    if once:
+        given = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
+        given["effectivelyOnceTopics"] = f"{topic},{lone}"
     rows = [{"topic": (topic, lone)[n % 2], "value": b"%03d" % n} for n in range(20)]
     bad = [{"topic": "nowhere", "value": b"bad"}] if failed_rows == "drop" else []
     writing = Writing(own_cluster, schema(rows), streaming=True, failedRows=failed_rows, **given)

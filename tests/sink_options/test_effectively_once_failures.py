@@ -82,8 +82,8 @@ def test_a_task_without_a_writable_temporary_folder_fails_at_its_start(
 def test_a_row_above_the_clusters_limit_cannot_be_sent(start: Start) -> None:
     """The topic takes it, but a broker leaves it out when it reads its memory, so that no search would find it."""
     cluster, some = start(), [*rows("a", 1), {"value": bytes((1 << 20) + 1)}]
-    cluster.tubemq.create_topic("long", max_msg_size=4 << 20)
-    with pytest.raises(RowError, match=r"^row 1 of .* the limit of topic long"):
+    cluster.tubemq.create_topic("long", partitions=1, max_msg_size=4 << 20)
+    with pytest.raises(RowError, match=r"^row 1 of .* topic long takes 1048576 at most"):
         plan_batch(cluster, some, "long").write(some, Task())
     assert Writing(cluster, schema(some), "long", stampRows=True).write(some, Task()).rows == {"1:long:0": 2}
     assert len(cluster.tubemq.messages("long")) == 3

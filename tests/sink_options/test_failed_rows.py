@@ -321,7 +321,7 @@ def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, to
     rows = [{"value": b"a", "topic": topic}, {"value": b"b", "topic": dead}, {"value": b"c", "topic": topic}]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
     if once:
-        given |= {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
+        given |= {"effectivelyOnce": True, "checkpointLocation": new_checkpoint(), "effectivelyOnceTopics": topic}
     written = Writing(cluster, schema(rows), streaming=True, **given).write(rows, Task())
     assert written.dead_letters == 1
     assert bodies(cluster, topic) == [b"a", b"c"]
@@ -346,8 +346,11 @@ def test_bad_rows_with_effectively_once(cluster: Cluster, one_for_all: str, bad:
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
     once = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint(), **given_of(bad, one_for_all)}
+    reason = bad.reason
+    if once.get("topic") is None:
+        once["effectivelyOnceTopics"], reason = one_for_all, "writes to topics that option"
     task = Task()
-    with pytest.raises(ConfigError, match=rf"^row 2 of task partition 0.*{bad.reason}"):
+    with pytest.raises(ConfigError, match=rf"^row 2 of task partition 0.*{reason}"):
         Writing(cluster, schema(rows), streaming=True, **once).write(rows, task)
     writing = Writing(cluster, schema(rows), streaming=True, failedRows="drop", **once)
     for written in (writing.write(rows, task.again()), writing.write(rows, task.again().again())):

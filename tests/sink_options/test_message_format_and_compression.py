@@ -152,7 +152,7 @@ def test_stamped_rows_in_protobuf(cluster: Cluster, topic: str) -> None:
         cluster, schema(rows), topic, streaming=True, effectivelyOnce=True, checkpointLocation=new_checkpoint(), **V1
     )
     writing.write(rows, task)
-    assert writing.write(rows, task.restarted()).already_stored == 3
+    assert writing.write(rows, task.again()).already_stored == 3
     back = read_back(cluster, topic, messageFormat="inlong")
     assert sorted((row["value"], dict(row["attributes"])["spark_row"][-1]) for row in back) == [
         (b"%d" % n, f"{n}") for n in range(3)

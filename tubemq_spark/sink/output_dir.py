@@ -122,20 +122,24 @@ class OutputDir:
             hidden = f"{self._path}/{_hidden(name)}{system.new_uuid().hex}"
             try:
                 self._put(hidden, content)
-                self._rename(hidden, path)
+                self._files.move(hidden, path)
             except Exception:
                 with suppress(Exception):
                     self._files.delete_file(hidden)
                 raise
+            if self._files.type_name not in _REPLACES_BY_RENAMING:
+                self._replace_if_left(hidden, path)
         except Exception as problem:
             raise self._error(f"cannot be written to ({name})", problem) from None
 
-    def _rename(self, hidden: str, path: str) -> None:
-        replaces = self._files.type_name in _REPLACES_BY_RENAMING
-        if not replaces and self._files.get_file_info(path).type != pafs.FileType.NotFound:
-            self._files.delete_file(path)
+    def _replace_if_left(self, hidden: str, path: str) -> None:
+        """Replace the file if the file system has not renamed the hidden one, and has not said so. If this fails, the
+        hidden file stays, for `read`."""
+        if self._files.get_file_info(hidden).type == pafs.FileType.NotFound:
+            return
+        self._files.delete_file(path)
         self._files.move(hidden, path)
-        if not replaces and self._files.get_file_info(path).type == pafs.FileType.NotFound:
+        if self._files.get_file_info(path).type == pafs.FileType.NotFound:
             raise OSError("the file system did not rename the new file")
 
     def _interrupted(self, name: str) -> Any:
