@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.sink.conftest import Failing
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink import output_dir
 from tubemq_spark.sink.batch_state import FILE, BatchState, StateFile, StateFileError, check_checkpoint
 from tubemq_spark.sink.options import EffectivelyOnceOptions
 
@@ -88,7 +89,10 @@ def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", ["open_input_stream", "open_output_stream", "move"])
-def test_a_folder_that_fails_is_an_error_that_names_it(tmp_path: Path, failing: Any, fails: str) -> None:
+def test_a_folder_that_fails_is_an_error_that_names_it(
+    tmp_path: Path, failing: Any, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_dir, "_LOCAL", "py::failing")  # elsewhere the file is removed before `move`
     handler: Failing = failing("")
     state = BatchState("a1")
     StateFile(options(f"odd:{tmp_path}")).write(state)

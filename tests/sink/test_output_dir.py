@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,7 +134,24 @@ def test_hadoops_schemes_are_accepted(given: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pafs, "FileSystem", Arrow)
     with pytest.raises(ConfigError, match=f"^option 'receipts': folder '{given}' cannot be used: no such bucket"):
         check_folder(given)
-    assert asked == ["s3://bucket/folder"]
+    assert asked == ["s3://bucket/folder?allow_delayed_open=true"]
+
+
+def test_an_arrow_that_needs_three_requests_for_an_object_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before release 21 it refuses a parameter that it does not know."""
+    asked: list[str] = []
+
+    class Arrow:
+        @staticmethod
+        def from_uri(uri: str) -> Any:
+            asked.append(uri)
+            if "allow_delayed_open" in uri:
+                raise pa.ArrowInvalid("Unexpected query parameter in S3 URI: 'allow_delayed_open'")
+            return pafs.LocalFileSystem(), "bucket/older"
+
+    monkeypatch.setattr(pafs, "FileSystem", Arrow)
+    OutputDir("s3://bucket/older?region=here", "receipts")
+    assert asked == ["s3://bucket/older?region=here&allow_delayed_open=true", "s3://bucket/older?region=here"]
 
 
 @pytest.mark.parametrize("form", ["s3a://me:geheim@bad bucket/folder", "s3://me:geheim@bucket/folder?no=geheim"])
@@ -150,7 +168,7 @@ def test_fsspec_opens_what_arrow_does_not_know_and_errors_show_no_passwords(monk
     """As if fsspec were installed, without file systems of its own."""
     asked: list[str] = []
 
-    def url_to_fs(uri: str) -> Any:
+    def url_to_fs(uri: str, **_: object) -> Any:
         asked.append(uri)
         raise ValueError(f"Protocol not known: {uri}")
 
@@ -166,44 +184,173 @@ def test_fsspec_opens_what_arrow_does_not_know_and_errors_show_no_passwords(monk
     assert "geheim" not in repr(SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", "receipts": folder}))
 
 
-@pytest.mark.parametrize("killed_in", ["first move", "second move", "delete_file"])
+@pytest.mark.parametrize("folder", ["memory:/folder", "webhdfs:folder", "simplecache::memory://folder"])
+def test_fsspec_does_not_take_a_uri_for_a_local_path(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", SimpleNamespace(url_to_fs=None))
+    with pytest.raises(ConfigError, match=f"cannot be used: '//' is missing behind '{folder.split(':')[0]}:'"):
+        check_folder(folder)
+
+
+def test_a_server_of_fsspec_that_is_away_is_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the state of a query would begin anew, and replace the one that is there."""
+
+    class Away:
+        protocol = "away", "AWAY"
+
+        def __getattr__(self, name: str) -> Any:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setitem(sys.modules, "fsspec.core", SimpleNamespace(url_to_fs=lambda uri, **_: (Away(), "/folder")))
+    folder = OutputDir("away://host/folder", "receipts")
+    for operation in (folder.read, folder.names):
+        with pytest.raises(ConfigError, match=r"cannot be read \(state\): .*Connection refused"):
+            operation("state")
+    with pytest.raises(ConfigError, match=r"cannot be written to \(state\): .*Connection refused"):
+        folder.write("state", pa.py_buffer(b"new"))
+
+
+class KilledError(BaseException):
+    """The driver ends here."""
+
+
+@pytest.mark.parametrize("killed_in", ["move", "delete_file"])
 def test_a_file_that_was_being_replaced_when_the_driver_was_killed_is_read(
     tmp_path: Path, failing: Any, killed_in: str
 ) -> None:
     """Its file system cannot rename a file onto another one."""
 
-    class KilledError(BaseException):
-        pass
-
     handler: Failing = failing("")
     folder = OutputDir(f"odd:{tmp_path}", "receipts")
     folder.write("state", pa.py_buffer(b"old"))
 
-    def move(src: str, dest: str) -> None:
-        moves.append(src)
-        if killed_in == ("first move", "second move")[len(moves) - 1]:
-            raise KilledError
-        if len(moves) == 2:
-            Failing.move(handler, src, dest)
+    def kill(*_: object) -> None:
+        raise KilledError
 
-    def delete(path: str) -> None:
-        if killed_in == "delete_file":
-            raise KilledError
-        Failing.delete_file(handler, path)
-
-    moves: list[str] = []
-    handler.move, handler.delete_file = move, delete  # type: ignore[method-assign]
+    setattr(handler, killed_in, kill)
     with pytest.raises(KilledError):
         folder.write("state", pa.py_buffer(b"new"))
-    assert folder.read("state") == pa.py_buffer(b"new" if killed_in == "second move" else b"old")
-    del handler.move, handler.delete_file
+    assert folder.read("state") == pa.py_buffer(b"new" if killed_in == "move" else b"old")
+    delattr(handler, killed_in)
     folder.write("state", pa.py_buffer(b"newer"))
     assert folder.read("state") == pa.py_buffer(b"newer")
 
 
 def test_a_file_system_that_renames_nothing_without_a_word_is_an_error(tmp_path: Path, failing: Any) -> None:
-    handler = failing("")
-    OutputDir(f"odd:{tmp_path}", "receipts").write("state", pa.py_buffer(b"old"))
-    handler.move = lambda *_: None
+    failing("").move = lambda *_: None
     with pytest.raises(ConfigError, match=r"cannot be written to .*did not rename the new file"):
         OutputDir(f"odd:{tmp_path}", "receipts").write("state", pa.py_buffer(b"new"))
+
+
+def test_a_file_that_no_driver_finished_is_not_read(tmp_path: Path, failing: Any) -> None:
+    """A driver is killed between removal and renaming, and the next one while it writes the next file."""
+    handler: Failing = failing("")
+    folder = OutputDir(f"odd:{tmp_path}", "receipts")
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    def killed_before_the_content(path: str, _: object) -> None:
+        handler._local.open_output_stream(path).close()
+        raise KilledError
+
+    def die(content: bytes, operation: str, how: Callable[..., None]) -> None:
+        setattr(handler, operation, how)
+        with pytest.raises(KilledError):
+            folder.write("state", pa.py_buffer(content))
+        delattr(handler, operation)
+
+    die(b"1", "open_output_stream", killed_before_the_content)
+    assert folder.read("state") is None
+    folder.write("state", pa.py_buffer(b"1"))
+    die(b"2", "move", killed)
+    die(b"3", "open_output_stream", killed_before_the_content)
+    assert folder.read("state") == pa.py_buffer(b"2")
+    die(b"3", "move", killed)
+    assert folder.read("state") == pa.py_buffer(b"3")
+
+
+def test_what_cannot_be_renamed_is_kept(tmp_path: Path, failing: Any) -> None:
+    """Its predecessor is gone then."""
+    handler: Failing = failing("")
+    folder = OutputDir(f"odd:{tmp_path}", "receipts")
+    folder.write("state", pa.py_buffer(b"old"))
+    handler._fails = "move"
+    with pytest.raises(ConfigError, match="No space left"):
+        folder.write("state", pa.py_buffer(b"new"))
+    assert folder.read("state") == pa.py_buffer(b"new")
+
+
+def test_hidden_files_of_spark_are_not_read(tmp_path: Path, failing: Any) -> None:
+    failing("")
+    (tmp_path / ".metadata.6e7a3c1e-0d1f-4b0e-9a53-0c4e3a3f1c55.tmp").write_text("{}")
+    assert OutputDir(f"odd:{tmp_path}", "receipts").read("metadata") is None
+
+
+# HDFS
+
+
+def hadoop_command(folder: Path, script: str) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "hadoop").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "hadoop").chmod(0o755)
+
+
+@pytest.fixture
+def hdfs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return what the class path is when Arrow opens HDFS, None without one."""
+    monkeypatch.setenv("CLASSPATH", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    seen: list[str | None] = []
+
+    class Arrow:
+        @staticmethod
+        def from_uri(uri: str) -> Any:
+            seen.append(os.environ.get("CLASSPATH") or None)
+            raise OSError("Unable to load libjvm\ndlopen(/usr/lib/jvm/default-java/libjvm.so) failed")
+
+    monkeypatch.setattr(pafs, "FileSystem", Arrow)
+
+    def opened(uri: str = "hdfs://namenode:8020/folder") -> str | None:
+        with pytest.raises(ConfigError) as caught:
+            check_folder(uri)
+        assert str(caught.value) == (
+            f"option 'receipts': folder '{uri}' cannot be used: pyarrow opens HDFS with Java and the libhdfs.so of a "
+            "Hadoop installation, and did not find both: set JAVA_HOME and HADOOP_HOME. Or name "
+            "webhdfs://USER@NAMENODE:9870/path, which needs nothing but 'pip install fsspec requests'; name a folder "
+            "that the driver can read and write"
+        )
+        return seen[-1]
+
+    return opened
+
+
+@pytest.mark.parametrize("uri", ["hdfs://namenode:8020/folder", "viewfs://cluster/folder"])
+@pytest.mark.parametrize("named_by", ["PATH", "HADOOP_HOME"])
+def test_the_class_path_of_hdfs_is_that_of_hadoop(
+    tmp_path: Path, hdfs: Any, monkeypatch: pytest.MonkeyPatch, uri: str, named_by: str
+) -> None:
+    hadoop_command(tmp_path, 'test "$*" = "classpath --glob" && echo /a.jar:/b.jar')
+    if named_by == "HADOOP_HOME":
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
+    assert hdfs(uri) == "/a.jar:/b.jar"
+
+
+def test_a_class_path_of_the_environment_stays(tmp_path: Path, hdfs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hadoop_command(tmp_path, "echo /a.jar")
+    monkeypatch.setenv("CLASSPATH", "/mine.jar")
+    assert hdfs() == "/mine.jar"
+
+
+def test_without_a_hadoop_command_the_error_says_what_to_do(hdfs: Any) -> None:
+    assert hdfs() is None
+
+
+@pytest.mark.parametrize("script", ["exit 1", "exec sleep 10"], ids=["fails", "hangs"])
+def test_a_hadoop_command_that_says_nothing_is_ignored(
+    tmp_path: Path, hdfs: Any, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(output_dir, "_HADOOP_TIMEOUT", 0.2)
+    hadoop_command(tmp_path, script)
+    assert hdfs() is None

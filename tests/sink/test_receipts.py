@@ -209,8 +209,11 @@ def test_a_file_without_receipts_is_replaced(
 
 
 @pytest.mark.parametrize("fails", ["open_output_stream", "move"])
-def test_a_failed_write_leaves_no_file(tmp_path: Path, failing: Any, fails: str) -> None:
+def test_a_failed_write_leaves_no_file(
+    tmp_path: Path, failing: Any, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Earlier files stay."""
+    monkeypatch.setattr(output_dir, "_LOCAL", "py::failing")
     file = write_receipts(str(tmp_path), ID, 1, [packed(0, [landed(0)])])
     handler = failing(fails)
     with pytest.raises(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
+import subprocess
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tubemq_spark.client import system
+from tubemq_spark.client.clock import SystemClock
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.peer_text import shown
 
@@ -27,7 +30,33 @@ _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 # An object becomes visible as a whole, and renaming one copies it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
-_REPLACES_BY_RENAMING = {"local"}  # HDFS does not, and WebHDFS says nothing then
+_LOCAL = "local"  # it alone replaces a file by renaming another one; HDFS does not, and WebHDFS says nothing then
+
+_ONE_REQUEST = "allow_delayed_open=true"  # Arrow sends a small object in one request then, instead of three
+_HADOOP_TIMEOUT = 60.0  # seconds, for a command that starts Java
+_NO_LIBHDFS = (
+    "pyarrow opens HDFS with Java and the libhdfs.so of a Hadoop installation, and did not find both: set JAVA_HOME "
+    "and HADOOP_HOME. Or name webhdfs://USER@NAMENODE:9870/path, which needs nothing but 'pip install fsspec requests'"
+)
+
+
+class _FsspecFiles(pafs.FSSpecHandler):  # type: ignore[misc]
+    """A file system of fsspec. pyarrow's class makes more calls, and takes a server that fails for a missing file."""
+
+    def get_file_info_selector(self, selector: Any) -> list[Any]:
+        try:
+            paths = self.fs.ls(selector.base_dir, detail=False)
+        except FileNotFoundError:
+            if selector.allow_not_found:
+                return []
+            raise
+        return [pafs.FileInfo(path, pafs.FileType.Unknown) for path in paths]
+
+    def open_input_stream(self, path: str) -> Any:
+        return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
+
+    def delete_file(self, path: str) -> None:
+        self.fs.rm(path)
 
 
 class OutputDir:
@@ -92,18 +121,13 @@ class OutputDir:
         than `most` bytes, or is a device or a pipe, which may never end."""
         path = f"{self._path}/{name}"
         try:
-            found = self._files.get_file_info(path)
-            if found.type == pafs.FileType.NotFound:
-                found = self._interrupted(name)
-                if found is None:
-                    return None
-                path = found.path
-            if found.type != pafs.FileType.File:
-                raise ValueError("it is no regular file")
-            if most is not None and found.size is not None and found.size > most:
-                raise ValueError(f"it has {found.size} bytes; at most {most} are read")
-            with self._files.open_input_stream(path, compression=None) as stream:
-                return stream.read_buffer()
+            try:
+                return self._content(path, most)
+            except OSError as problem:  # it is most likely missing; to ask before would be a call more each time
+                if not isinstance(problem, FileNotFoundError) and self._files.type_name not in _OBJECT_STORES:
+                    raise  # to ask whether it is missing helps little: Arrow takes any error of HDFS for a yes
+                found = self._found(name)
+                return None if found is None else self._content(found, most)
         except Exception as problem:
             raise self._error(f"cannot be read ({name})", problem) from None
 
@@ -118,37 +142,71 @@ class OutputDir:
             if self._files.type_name in _OBJECT_STORES:
                 self._put(path, content)
                 return
-            self._files.create_dir(self._path, recursive=True)  # somebody may have removed it
-            hidden = f"{self._path}/{_hidden(name)}{system.new_uuid().hex}"
+            replaces = self._must_remove(name)
+            if not replaces:
+                self._files.create_dir(self._path, recursive=True)  # it may be new, or somebody may have removed it
+            hidden = f"{self._path}/{_hidden_name(name, replaces)}"
             try:
                 self._put(hidden, content)
-                self._files.move(hidden, path)
+                if not replaces:
+                    self._files.move(hidden, path)
             except Exception:
                 with suppress(Exception):
                     self._files.delete_file(hidden)
                 raise
-            if self._files.type_name not in _REPLACES_BY_RENAMING:
-                self._replace_if_left(hidden, path)
+            if replaces:  # from here on, the hidden file may be the only one
+                self._files.delete_file(path)
+                self._files.move(hidden, path)
+            if self._files.type_name != _LOCAL and self._has(hidden):
+                if self._has(path):  # it is that of another driver
+                    self._files.delete_file(hidden)
+                raise OSError("the file system did not rename the new file")
         except Exception as problem:
             raise self._error(f"cannot be written to ({name})", problem) from None
 
-    def _replace_if_left(self, hidden: str, path: str) -> None:
-        """Replace the file if the file system has not renamed the hidden one, and has not said so. If this fails, the
-        hidden file stays, for `read`."""
-        if self._files.get_file_info(hidden).type == pafs.FileType.NotFound:
-            return
-        self._files.delete_file(path)
-        self._files.move(hidden, path)
-        if self._files.get_file_info(path).type == pafs.FileType.NotFound:
-            raise OSError("the file system did not rename the new file")
+    def _content(self, path: str, most: int | None) -> pa.Buffer:
+        if most is not None or self._files.type_name == _LOCAL:
+            found = self._files.get_file_info(path)
+            if found.type == pafs.FileType.NotFound:
+                raise FileNotFoundError(path)
+            if found.type != pafs.FileType.File:
+                raise ValueError("it is no regular file")
+            if most is not None and found.size is not None and found.size > most:
+                raise ValueError(f"it has {found.size} bytes; at most {most} are read")
+        with self._files.open_input_stream(path, compression=None) as stream:
+            return stream.read_buffer()
 
-    def _interrupted(self, name: str) -> Any:
-        """Return the newest file that was to replace `name` when the driver was killed, None if there is none."""
-        if self._files.type_name in _OBJECT_STORES | _REPLACES_BY_RENAMING:
-            return None
-        in_folder = self._files.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
-        hidden = [one for one in in_folder if one.base_name.startswith(_hidden(name))]
-        return max(hidden, key=lambda one: (one.mtime_ns or 0, one.base_name), default=None)
+    def _has(self, path: str) -> bool:
+        return self._files.get_file_info(path).type != pafs.FileType.NotFound  # type: ignore[no-any-return]
+
+    def _must_remove(self, name: str) -> bool:
+        """Return True if file `name` exists and cannot be replaced by renaming another one.
+
+        A file that was to replace it when the driver was killed takes its place before: the next kill may leave an
+        unfinished one beside it.
+        """
+        if self._files.type_name == _LOCAL:
+            return False
+        path = f"{self._path}/{name}"
+        if self._has(path):
+            return True
+        found = self._found(name)
+        if found is not None and found != path:
+            self._files.move(found, path)
+        return found is not None
+
+    def _found(self, name: str) -> str | None:
+        """Return the path of a file, or of the newest one that was to replace it when the driver was killed."""
+        path = f"{self._path}/{name}"
+        if self._files.type_name in {*_OBJECT_STORES, _LOCAL}:
+            return path if self._has(path) else None
+        folder, _, own_name = path.rpartition("/")
+        # One list has the file or its successor, also if another driver replaces it now.
+        names = [one.base_name for one in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))]
+        if own_name in names:
+            return path
+        newest = max((one for one in names if re.fullmatch(_successors(own_name), one)), default=None)
+        return newest and f"{folder}/{newest}"
 
     def _put(self, path: str, content: Any) -> None:
         with self._files.open_output_stream(path, compression=None) as stream:
@@ -162,25 +220,66 @@ class OutputDir:
         )
 
 
-def _hidden(name: str) -> str:
-    """Return what the names of files begin with that are to replace `name`. Spark and Arrow skip files with a dot."""
-    return f".{name}."
+def _hidden_name(name: str, replaces: bool) -> str:
+    """Return the name of a file that gets `name` when it is whole. Spark and Arrow skip files that begin with a dot.
+
+    Only one that replaces another can be read under this name: that one is removed when it is whole. The names are in
+    the order of time, which not all file systems tell.
+    """
+    when = f"{int(SystemClock().time() * 1e6):017d}." if replaces else ""
+    return f".{name}.{when}{system.new_uuid().hex}"
+
+
+def _successors(name: str) -> str:
+    """Return a pattern of the names of files that replace another. Spark's own hidden files do not match it."""
+    return rf"\.{re.escape(name)}\.\d{{17}}\.[0-9a-f]{{32}}"
 
 
 @lru_cache(maxsize=8)  # a new client of an object store asks for the bucket's region first
 def _remote(scheme: str, rest: str) -> tuple[Any, str]:
     """Return a file system and the path in it."""
-    uri = f"{_ARROW_SCHEMES.get(scheme, scheme)}:{rest}"
+    scheme = _ARROW_SCHEMES.get(scheme, scheme)
+    uri = f"{scheme}:{rest}"
+    if scheme == "s3":
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # Arrow before 21 does not know the parameter
+            return pafs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}{_ONE_REQUEST}")  # type: ignore[no-any-return]
+    if scheme in ("hdfs", "viewfs"):
+        _set_class_path()
     try:
         return pafs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:  # Arrow does not know it, or was built without it
         try:
-            files, path = importlib.import_module("fsspec.core").url_to_fs(uri)
+            url_to_fs = importlib.import_module("fsspec.core").url_to_fs
         except ImportError:
             if not str(problem).startswith("Unrecognized filesystem type"):
                 raise problem from None
             raise ValueError(f"neither pyarrow nor an installed fsspec library knows '{scheme}:'") from None
-    return pafs.PyFileSystem(pafs.FSSpecHandler(files)), path
+    except OSError as problem:
+        if "libhdfs" in str(problem) or "libjvm" in str(problem):  # it lists some 80 places where they are not
+            raise OSError(_NO_LIBHDFS) from None
+        raise
+    if not rest.startswith("//"):  # for fsspec, this would be a local path
+        raise ValueError(f"'//' is missing behind '{scheme}:'")
+    files, path = url_to_fs(uri, use_listings_cache=False)  # another driver may write, too
+    return pafs.PyFileSystem(_FsspecFiles(files)), path
+
+
+def _set_class_path() -> None:
+    """Tell libhdfs where the classes of Hadoop are, if the environment does not."""
+    home = os.environ.get("HADOOP_HOME")
+    command = shutil.which("hadoop") or (home and shutil.which("hadoop", path=os.path.join(home, "bin")))
+    if os.environ.get("CLASSPATH") or not command:
+        return
+    with suppress(OSError, subprocess.SubprocessError):  # then Arrow says what it misses
+        done = subprocess.run(
+            [command, "classpath", "--glob"],  # libhdfs of Hadoop 2 does not expand `*`
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=_HADOOP_TIMEOUT,
+        )
+        os.environ["CLASSPATH"] = done.stdout.strip()
 
 
 def _without_secrets(location: str) -> str:
