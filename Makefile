@@ -28,7 +28,7 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo) spark  ## stream rows fr
 test: prepared  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
 	$(PYTEST) -m "not thorough"
 
-test-all: prepared  ## the same with the thorough tests, and the coverage: real servers, wide matrices, the wrap of message ids
+test-all: prepared $(VENV)/.filesystems  ## the same with the thorough tests, and the coverage: real servers, wide matrices, the wrap of message ids
 	@scripts/need prometheus || [ "$(CI)" != true ]
 	$(PYTEST) --durations=30 --cov=tubemq_spark --cov-report=term:skip-covered
 
