@@ -109,7 +109,9 @@ def test_a_new_process_writes_to_the_partitions_that_the_driver_knows(
     commit_stream(raw, COLUMNS, [run_task(writer, [{"value": b"2"}, {"value": b"3"}], COLUMNS, task.next())], 1)
     assert told(caplog, "partitions-of-driver") == 1
     tubemq.start_master()
-    commit_stream(raw, COLUMNS, [run_task(plan_stream(raw, COLUMNS), [{"value": b"4"}], COLUMNS, task.next().next())], 2)
+    commit_stream(
+        raw, COLUMNS, [run_task(plan_stream(raw, COLUMNS), [{"value": b"4"}], COLUMNS, task.next().next())], 2
+    )
     assert sorted(stored(tubemq, "pair")) == [b"1", b"2", b"3", b"4"]
 
 

@@ -88,7 +88,7 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
             at = {one: GroupPosition(*extent) for one, extent in prober.extents(partitions).items()}
             earliest = {one: position.group for one, position in at.items()}
         resolver = OffsetResolver(options, prober, long_messages)
-        starts = at_first_messages(prober, session.cluster, resolver.starting(at, earliest))
+        starts, first = at_first_messages(prober, session.cluster, resolver.starting(at, earliest))
         to_read: Ranges = ranges(starts, resolver.ending(starts, at))
         if pushed is not None:
             to_read = _narrowed(to_read, options, session, pushed)
@@ -100,7 +100,11 @@ def plan_batch(options: SourceOptions, pushed: PushedFilters | None = None) -> l
             to_read,
             {
                 one: PartitionSnapshot(
-                    session.broker(one), visitor.group, session.cluster.store_ids(one), session.flow_rules
+                    session.broker(one),
+                    visitor.group,
+                    session.cluster.store_ids(one),
+                    session.flow_rules,
+                    first.get(one.store),
                 )
                 for one in to_read
             },

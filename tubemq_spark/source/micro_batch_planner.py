@@ -9,6 +9,7 @@ moves the group's position there and asks for the log ends. Probes and tasks rea
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tubemq_spark.client import system
@@ -22,6 +23,7 @@ from tubemq_spark.client.consumer.working_group import stream_group
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.log_fingerprint import Fingerprint, Store
 from tubemq_spark.source.application import application_id
 from tubemq_spark.source.batch_end import BatchEnd, UnreadLossError
 from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions
@@ -60,6 +62,7 @@ class MicroBatchPlanner:
         self._poll_interval = PollInterval(options.poll_interval, client.timings.max_poll_interval, client.clock)
         self._initial = StreamOffset(system.token_hex(8), {})
         self._first: Positions | None = None  # where a new query begins
+        self._first_messages: Mapping[Store, Fingerprint] = {}
         self._log_ends: StreamOffset | None = None
         self._asked_from: StreamOffset | None = None  # where Spark asked from last, if it has committed nothing since
         self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
@@ -213,7 +216,7 @@ class MicroBatchPlanner:
         if self._first is None:
             at = {partition: claims.position(partition) for partition in wanted}
             starts = OffsetResolver(options, self._prober, self._long_messages).starting(at)
-            self._first = at_first_messages(self._prober, self._session.cluster, starts)
+            self._first, self._first_messages = at_first_messages(self._prober, self._session.cluster, starts)
         return self._partitions.present(self._first)
 
     def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
@@ -255,6 +258,7 @@ class MicroBatchPlanner:
                 self._visitor.group,
                 self._session.cluster.store_ids(partition),
                 self._session.flow_rules,
+                self._first_messages.get(partition.store),
             )
             for partition in to_read
         }

@@ -87,7 +87,9 @@ class PartitionDiscovery:
         self._partitions.forget(new)
         self._waiting.difference_update(new)
         extents = self._prober.extents(new)
-        begins = at_first_messages(self._prober, self._session.cluster, {one: at.begin for one, at in extents.items()})
+        begins, _ = at_first_messages(
+            self._prober, self._session.cluster, {one: at.begin for one, at in extents.items()}
+        )
         return {one: Extent(begins[one], extents[one].end) for one in new}
 
     def _find_topics(self) -> None:

@@ -12,7 +12,7 @@ from tests import reading
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted
-from tubemq_spark.client.consumer.first_message import stores_without
+from tubemq_spark.client.consumer.first_message import messages_at
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -84,9 +84,9 @@ def test_a_message_that_was_found_is_looked_for_again(
     answer_from(iter([FOUND, again, {}, {}]))  # the last two are for the members behind the first ones: none
     if not answer:
         with pytest.raises(TransportError, match=r"do not say for now whether .* have messages"):
-            stores_without(prober, entries, members)
+            messages_at(prober, entries, members)
     else:
-        assert stores_without(prober, entries, members) == ([] if answer[SOLE] else [SOLE.store])
+        assert list(messages_at(prober, entries, members)) == ([SOLE.store] if answer[SOLE] else [])
 
 
 def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
@@ -98,7 +98,7 @@ def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
     lines = iter([*told, *told, {}, {}])
     monkeypatch.setattr(Prober, "probe", lambda *_, **__: next(lines))
     assert prober.have_messages([(SOLE, FIRST[1], SECOND[1])]) == {SOLE: False}
-    assert stores_without(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}) == [SOLE.store]
+    assert messages_at(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}) == {}
 
 
 def test_a_message_that_comes_between_two_answers_is_behind_both_positions(

@@ -15,7 +15,7 @@ from tubemq_spark.client.consumer.probe import PartitionPosition, Prober
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_FILES
-from tubemq_spark.protocol.log_fingerprint import Store
+from tubemq_spark.protocol.log_fingerprint import Fingerprint, Store
 from tubemq_spark.protocol.metadata import Partition
 
 _LOOKED_BACK = 4000  # entries
@@ -28,28 +28,30 @@ def has_message_before(
 ) -> bool:
     """Return whether one of `members`, all partitions of a store, has a message before `position`: in a few thousand
     entries before it, as far as a probe shows, or at the entry before it. Positions are bytes of the index. Raises as
-    `stores_without`."""
+    `messages_at`."""
     low = max(0, position - _LOOKED_BACK * UNIT)
     for several in (members[:_SAMPLE], members[_SAMPLE:]):
         if any(prober.have_messages([(one, low, position) for one in several], optional).values()):
             return True
     store = members[0].store
-    return not stores_without(prober, {store: position - UNIT}, {store: members}, optional)
+    return store in messages_at(prober, {store: position - UNIT}, {store: members}, optional)
 
 
-def stores_without(
+def messages_at(
     prober: Prober,
     entries: Mapping[Store, int],
     members: Mapping[Store, Sequence[Partition]],
     optional: Collection[Partition] = frozenset(),
-) -> list[Store]:
-    """Return the stores none of whose `members`, all partitions of the store, has a message at the store's entry.
+) -> dict[Store, Fingerprint]:
+    """Return the message at each store's entry, which one of its `members`, all partitions of the store, has. A store
+    without a message there is left out.
 
     Positions are bytes of the index. A broker may not serve the `optional` partitions yet; these have no messages then.
     Raise `TransportError` if a broker gives no clear answer, else as `Prober.extents`.
     """
-    left = list(entries)
+    messages: dict[Store, Fingerprint] = {}
     for first, last in ((0, _SAMPLE), (_SAMPLE, None)):
+        left = [store for store in entries if store not in messages]
         places = [(one, entries[store]) for store in left for one in members[store][first:last]]
         behind = [(one, at + UNIT) for one, at in places]
         results = prober.probe([*places, *behind], places, optional)
@@ -74,9 +76,11 @@ def stores_without(
             and again[one, at + UNIT].first_id != found[one, at]
         }
         proven = prober.proven(place for place in suspects if (place[0], place[1] + UNIT) not in results)
-        stores = {one.store for one, _ in (*owners, *proven)}
-        left = [store for store in left if store not in stores]
-    return left
+        for one, at in (*owners, *proven):
+            first_id = found[one, at]
+            assert first_id is not None
+            messages[one.store] = Fingerprint(at, one.partition_id, first_id, 0)
+    return messages
 
 
 def _refuse_unclear(places: Iterable[PartitionPosition], optional: Collection[Partition]) -> None:
@@ -84,26 +88,32 @@ def _refuse_unclear(places: Iterable[PartitionPosition], optional: Collection[Pa
         raise TransportError(f"the brokers do not say for now whether {', '.join(unclear)} have messages")
 
 
-def at_first_messages(prober: Prober, cluster: Cluster, starts: Mapping[Partition, int]) -> dict[Partition, int]:
+def at_first_messages(
+    prober: Prober, cluster: Cluster, starts: Mapping[Partition, int]
+) -> tuple[dict[Partition, int], dict[Store, Fingerprint]]:
     """Return `starts`, where each one at the begin of its store's index becomes the position of the store's first
-    message. Retention removes files only, so a store that begins in memory lacks nothing. Raises as
-    `stores_without`."""
+    message; and the messages at begins of stores, as far as they are known. Retention removes files only, so a store
+    that begins in memory lacks nothing. Raises as `messages_at`."""
     extents = {partition.store: extent for partition, extent in prober.extents(starts, READ_FILES).items()}
     begins = {one.store: at for one, at in starts.items() if at == extents[one.store].begin < extents[one.store].end}
     members = {one.store: cluster.store_members(one) or [one] for one in starts if one.store in begins}
     optional = {one for several in members.values() for one in several if one not in starts}
+    found = messages_at(prober, begins, members, optional)
     first = {
         store: first_message(prober, members[store], begins[store], extents[store].end, optional)
-        for store in stores_without(prober, begins, members, optional)
+        for store in begins.keys() - found.keys()
     }
-    return {one: max(at, first.get(one.store, at)) if at == begins.get(one.store) else at for one, at in starts.items()}
+    moved = {
+        one: max(at, first.get(one.store, at)) if at == begins.get(one.store) else at for one, at in starts.items()
+    }
+    return moved, found
 
 
 def first_message(
     prober: Prober, members: Sequence[Partition], low: int, end: int, optional: Collection[Partition] = frozenset()
 ) -> int:
     """Return the position of the first message of `members`, all partitions of a store, behind the entry at `low`,
-    which has none; `end` if there is none before that. Raises as `stores_without`.
+    which has none; `end` if there is none before that. Raises as `messages_at`.
 
     Single entries are probed, because fetches from `low` would pass many entries without data before they come to a
     message. An entry that no broker delivers looks like one without data, so the entries before the found one are
@@ -113,11 +123,11 @@ def first_message(
     begin, behind = low, end
     while behind - begin > UNIT:
         middle = begin + (behind - begin) // UNIT // 2 * UNIT
-        if stores_without(prober, {store: middle}, {store: members}, optional):
-            begin = middle
-        else:
+        if messages_at(prober, {store: middle}, {store: members}, optional):
             behind = middle
+        else:
+            begin = middle
     for entry in range(behind - UNIT, max(low, behind - _CHECKED_BEFORE * UNIT), -UNIT):
-        if not stores_without(prober, {store: entry}, {store: members}, optional):
+        if messages_at(prober, {store: entry}, {store: members}, optional):
             behind = entry
     return behind

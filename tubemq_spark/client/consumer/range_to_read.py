@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tubemq_spark.protocol.flow_rules import FlowRules
-from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
+from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, Fingerprint, KnownIds
 from tubemq_spark.protocol.metadata import Broker, Partition
 
 
@@ -34,6 +34,7 @@ class PartitionSnapshot:
     """The state of a partition's broker when its range was planned. It may have changed since.
 
     `look_group` is where the reader may look at other partitions of the store; `store_ids` are the ids of them all.
+    `first` is a message at the begin of the store's index, if the planner knows one.
     `flow_rules` are the master's rate limits for the user's group.
     """
 
@@ -41,3 +42,4 @@ class PartitionSnapshot:
     look_group: str
     store_ids: range = range(0)
     flow_rules: FlowRules = field(default_factory=FlowRules)
+    first: Fingerprint | None = None

@@ -64,6 +64,7 @@ class RetentionCheck:
         self._claim = claim
         self._look_group = snapshot.look_group
         self._members = [partition, *others]
+        self._first = snapshot.first
 
     def loss_in(self, exact: ExactRange) -> DataLossError | None:
         """Return the loss of messages in a range that was read to its end; None without one.
@@ -128,12 +129,19 @@ class RetentionCheck:
         a message is there at `position` or before it, or the files end before that."""
         partition = self._claim.partition
         with self._looking() as prober:
+            if self._first is not None and self._first.position <= position and self._has(prober, self._first):
+                return None
             flushed_end = prober.flushed_ends([partition])[partition]
             if flushed_end <= position or has_message_before(prober, self._members, position + UNIT):
                 return None
             if self._finds_new_partitions() and has_message_before(prober, self._members, position + UNIT):
                 return None
             return first_message(prober, self._members, position, flushed_end)
+
+    def _has(self, prober: Prober, message: Fingerprint) -> bool:
+        place = self._claim.partition._replace(partition_id=message.partition_id), message.position
+        found = prober.probe([place], [place]).get(place)
+        return found is not None and found.begin == message.position and message.message_id in found.message_ids
 
     def _finds_new_partitions(self) -> bool:
         """Add the partitions that the store got after the plan, and return whether there are any. A broker refuses a
