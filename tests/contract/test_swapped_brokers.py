@@ -132,5 +132,6 @@ def test_effectively_once_finds_what_an_earlier_attempt_has_stored(cluster: Clus
     swap(cluster)
     assert all_stored(cluster, "once") == sorted((row["broker_id"], row["value"]) for row in rows)
     more = [{**row, "value": row["value"] + b" of the next batch"} for row in rows]
+    writing = Writing(cluster, schema(rows), "once", streaming=True, **given)
     writing.commit([writing.write(more, task.next())], batch=1)
     assert all_stored(cluster, "once") == sorted((row["broker_id"], row["value"]) for row in [*rows, *more])

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.clocks import SkippingClock, UseTimings
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.query import SMALL_FETCHES, TOPICS, Query, counts, fill, options, stored, write
 from tests.without_spark.sink import Task, commit_stream, plan_stream, run_task, schema
 from tubemq_spark.client import forget_servers
@@ -81,7 +82,7 @@ def test_a_batch_can_be_read_again_long_after_it_was_planned(tubemq: EmbeddedTub
 def test_effectively_once_works_across_token_rotations(tubemq: EmbeddedTubeMQ) -> None:
     """Each attempt finds the stored rows."""
     raw = {"tubemq.master": tubemq.master, "tubemq.rpc.framing": "standard", "topic": "one"}
-    raw |= {"effectivelyonce": "true", "checkpointlocation": "/checkpoints/rotating"}
+    raw |= {"effectivelyonce": "true", "checkpointlocation": new_checkpoint()}
     rows, columns, task = [{"value": b"%d" % number} for number in range(30)], schema(), Task()
     for _ in range(2):
         writer = plan_stream(raw, columns)

@@ -14,6 +14,7 @@ from tubemq_spark.client.consumer import partition_scan
 if TYPE_CHECKING:
     from tests.simulation.writing_promises import Writing
 
+AT_ONCE = 1.0  # seconds in which the driver writes its file
 SETTLING = 3.0  # seconds that a run gives to the attempts of an earlier one
 
 
@@ -65,6 +66,10 @@ class StoredOnce:
                 one.run != mine.run and mine.at < one.at < copy.message.at - SETTLING for one in attempts
             ):
                 return "late executor"
+        # "two runs that plan the batch in the same moment"
+        plans = [one.at for (_, of), one in self._writing.plans.items() if of == origin]
+        if any(0.0 < abs(one - other) < AT_ONCE for one in plans for other in plans):
+            return "planned at once"
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
         if self.is_unmarked(attempts):
             return "no mark"

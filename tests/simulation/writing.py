@@ -438,7 +438,7 @@ class OperatedWriting(OperatedSchedule):
         self.guarded(self.nothing_left)
 
     def judge(self, query: StreamQuery, error: BaseException) -> None:
-        batch = self.checkpoint.committed
+        batch = query.batch
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
         if "two runs" in self.recent_troubles() and "of effectivelyOnce" in str(error):
             return  # the other run has committed more batches meanwhile

@@ -120,7 +120,7 @@ class WritingSchedule(OperatedWriting):
 
     def change_tasks(self, planned: Disturbance) -> None:
         """The query is restarted with another number of tasks, which an unfinished batch then has as well."""
-        if self.is_copy or self.app is None or not self.app.alive:
+        if self.is_copy or self.app is None or not self.app.alive or "two runs" in self.recent_troubles():
             return
         batch = self.checkpoint.committed
         self.trouble("tasks")

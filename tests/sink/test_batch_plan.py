@@ -228,6 +228,7 @@ def test_of_two_drivers_that_plan_at_once_one_follows_the_other(
     with meanwhile:
         mine = driver.plan()
     assert [others[0].is_first, mine.is_first] == [True, False]
+    assert mine.base == others[0].base
     assert mine.begins(task(0)) == others[0].begins(task(0))
 
 

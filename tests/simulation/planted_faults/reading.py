@@ -257,7 +257,7 @@ READING = (
         "planner_moves_the_group",
         "a batch read never moves the group, also while it is planned",
         "client/consumer/working_group.py",
-        'return f"{group}{_LOOK}"',
+        'return f"{group}_spark_look"',
         "return group",
         ("batch_leaves_group", "errors_explained"),
     ),

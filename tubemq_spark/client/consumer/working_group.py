@@ -54,7 +54,7 @@ def look_group(group: str) -> str:
 
 
 def sink_base(query: str) -> str:
-    """Return what the names of a query's groups begin with; `query` is the random id in its state file."""
+    """Return what the names of a query's groups begin with; `query` is the id in its state file."""
     return f"{_SINK}{query}"
 
 
