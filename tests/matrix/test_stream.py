@@ -197,7 +197,7 @@ def test_a_limit_can_be_removed_from_a_checkpoint(pipe: Pipeline) -> None:
 
 
 def test_errors_of_the_driver_and_of_tasks(pipe: Pipeline) -> None:
-    with pytest.raises(StreamingQueryException, match=r"ConfigError: .*nowhere"):
+    with pytest.raises(StreamingQueryException, match=r"UnknownTopicError: .*nowhere"):
         pipe.run_to_the_end(pipe.stream("nowhere", None, **{"tubemq.retry.maxElapsedMs": 100}), "out")
 
     pipe.send("sole", b"a")
