@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Duration of a micro-batch of 30 rows: read from 3 partitions, with the package installed in the workers and shipped
-to them, and written to 3 partitions, without and with `effectivelyOnce`; beside a Python source that does nothing."""
+"""Duration of a micro-batch with 30 rows of 3 partitions, with the package installed in the workers and shipped to
+them, beside that of a Python source that does nothing."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from tubemq_spark.client.settings import ClientSettings
 OURS = "30 rows of 3 partitions"
 SHIPPED = "30 rows of 3 partitions, the package is shipped"
 NOTHING = "30 rows of a source that does nothing"
-WRITTEN = "30 rows of that source written to 3 partitions"
-ONCE = "30 rows of that source written to 3 partitions with effectivelyOnce"
-NAMES = (OURS, SHIPPED, NOTHING, WRITTEN, ONCE)
-TOPIC, OUTPUT = "bench_small", "bench_small_out"
+NAMES = (OURS, SHIPPED, NOTHING)
+TOPIC = "bench_small"
 STORES = (0, 10_000, 20_000)  # ids of the partitions, one for each store
 
 _ROWS = 30
@@ -38,7 +36,7 @@ _WARM_UP, _BATCHES, _TRIES = 10, 10, 60
 def measure(scale: Scale, record: Recorder) -> None:
     rounds: list[dict[str, list[float]]] = []
     with (
-        RealTubeMQ(topics=dict.fromkeys((TOPIC, OUTPUT), LAYOUTS[OWN]), release=RELEASE, quick_start=False) as tubemq,
+        RealTubeMQ(topics={TOPIC: LAYOUTS[OWN]}, release=RELEASE, quick_start=False) as tubemq,
         spark_session() as spark,
         Producer(ClientSettings.from_options({"tubemq.master": tubemq.master})) as producer,
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
@@ -55,12 +53,9 @@ def measure(scale: Scale, record: Recorder) -> None:
                 register(spark, ship=name == SHIPPED)
                 options["tubemq.group"] = f"small_{number}_{name == SHIPPED}"
                 durations[name] = batches(spark, "tubemq", options, partial(send_rows, producer))
-            sink = {"tubemq.master": tubemq.master, "topic": OUTPUT}
-            for name, written in ((NOTHING, None), (WRITTEN, sink), (ONCE, {**sink, "effectivelyOnce": "true"})):
-                offered = Path(folder, f"{number} {name}")
-                offered.touch()
-                offer = partial(offer_rows, offered)
-                durations[name] = batches(spark, "nothing", {"file": str(offered)}, offer, written)
+            offered = Path(folder, str(number))
+            offered.touch()
+            durations[NOTHING] = batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
             rounds.append(durations)
     for name in NAMES:  # without the first round, in which the JVM compiles
         record.add(name, MILLISECONDS, [value for durations in rounds[1:] for value in durations[name]])
@@ -77,19 +72,11 @@ def offer_rows(file: Path) -> None:
         offered.write(b"." * _ROWS)
 
 
-def batches(
-    spark: SparkSession,
-    source: str,
-    options: Mapping[str, str],
-    offer: Callable[[], None],
-    sink: Mapping[str, str] | None = None,
-) -> list[float]:
-    """Return the milliseconds of one query's micro-batches, without those that did not get all rows at once. The rows
-    go to our sink with the options `sink`, or nowhere."""
+def batches(spark: SparkSession, source: str, options: Mapping[str, str], offer: Callable[[], None]) -> list[float]:
+    """Return the milliseconds of one query's micro-batches, without those that did not get all rows at once."""
     with tempfile.TemporaryDirectory(prefix="bench-") as checkpoint:
         stream = spark.readStream.format(source).options(**options).load()
-        writer = stream.writeStream.format("noop" if sink is None else "tubemq").options(**(sink or {}))
-        query = writer.option("checkpointLocation", checkpoint).start()
+        query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         try:
             found: list[float] = []
             for _ in range(_TRIES):
@@ -109,8 +96,8 @@ def batches(
 
 PART = Part(
     "small",
-    "a micro-batch of 30 rows, read and written, beside a source that does nothing",
-    2.5,
+    "a micro-batch of 30 rows, beside a source that does nothing",
+    1,
     tuple(Key("small", name, MILLISECONDS) for name in NAMES),
     measure,
 )
