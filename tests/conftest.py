@@ -78,6 +78,13 @@ def group() -> str:
 
 
 @pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Without the warnings of earlier tests' producers, whose heartbeats go to servers that are gone."""
+    forget_servers()
+    return caplog
+
+
+@pytest.fixture
 def restored_signals() -> Iterator[None]:
     """Begins with the handlers of a process in the foreground, and restores those of this process at the end."""
     handlers = [

@@ -66,12 +66,17 @@ def test_a_range_reaches_from_the_least_start_to_the_greatest_end_of_a_store() -
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_fingerprint_may_be_of_a_partition_that_is_not_read(partitions: int) -> None:
-    """But not of one that the cluster does not have."""
+    """Perhaps of one that the cluster does not have any more. Then an older one decides."""
     cluster = Cluster(layouts={("t", 1): TopicOnBroker("t", 1, 1, partitions)})
     taken_before = taken(0), taken(1, partition=B)
     (batch,) = store_ranges({A: 28}, {A: 56}, {STORE: taken_before}, cluster)
-    assert batch.fingerprints == taken_before[:partitions]
-    assert list(unread_members([batch])) == [B][: partitions - 1]
+    assert batch.fingerprints == taken_before
+    assert batch.members == [A, B][:partitions]
+    assert list(unread_members([batch])) == [B]
+    assert batch.newest_state({}) is FingerprintState.UNKNOWN
+    for first in (0, 7):
+        is_truncated = batch.is_truncated({(A, 0): found(0, first)})
+        assert is_truncated is (first != 0)
 
 
 @pytest.mark.parametrize(

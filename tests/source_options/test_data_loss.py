@@ -270,6 +270,27 @@ def test_a_topic_that_is_created_anew_is_read_from_its_first_message(start: Star
 
 
 @pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("last", ["1:0", "1:1"])
+def test_a_topic_is_created_anew_without_the_partition_of_the_last_message(start: Start, last: str, fail: bool) -> None:
+    """The query does not read it, and has not heard yet that it is gone."""
+    tubemq = start({"t": 2})
+    stream = Stream(tubemq, assign={"t": ["1:0"]}, failOnDataLoss=str(fail).lower(), **SHORT)
+    with stream.running() as run:
+        for _ in range(2):
+            fill(tubemq, "t", 5, partition="1:0"), fill(tubemq, "t", 1, partition=last)
+            run.next()
+        tubemq.delete_topic("t")
+        tubemq.clock.advance(2)
+        tubemq.create_topic("t", partitions=1)
+        new = fill(tubemq, "t", 20)
+        with pytest.raises(DataLossError) if fail else nullcontext():
+            run.next()
+    if not fail:
+        stream.run()
+        assert bodies(stream.rows)[-20:] == new
+
+
+@pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("left", [0, 4])
 def test_a_topic_is_created_anew_before_the_query_has_read_of_it(start: Start, fail: bool, left: int) -> None:
     """The query began where retention had moved the store's begin to, and new messages reach behind it."""

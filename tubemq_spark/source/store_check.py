@@ -41,7 +41,8 @@ class FingerprintState(Enum):
 @dataclass(frozen=True)
 class StoreRange:
     """What a batch reads of one store: from the least start to the greatest end of the `partitions` that it reads.
-    `members` are all partitions of the store: a fingerprint may be of one that the query does not read."""
+    `members` are all partitions of the store. A fingerprint may be of one that the query does not read, or that the
+    cluster does not have any more."""
 
     store: Store
     partitions: Sequence[Partition]
@@ -74,9 +75,15 @@ class StoreRange:
         is_there = result.begin == position and fingerprint.message_id in result.message_ids
         return FingerprintState.INTACT if is_there else FingerprintState.REPLACED
 
+    def newest_state(self, results: Results) -> FingerprintState | None:
+        """Return the state of the newest fingerprint that `results` answer, None without fingerprints."""
+        states = [self.state(one, results) for one in self.fingerprints]
+        known = [one for one in states if one is not FingerprintState.UNKNOWN]
+        return (known or states or [None])[-1]
+
     def is_truncated(self, results: Results) -> bool:
-        """Return True if the newest fingerprint proves that the store lost its tail."""
-        return self.newest is not None and self.state(self.newest, results) is FingerprintState.REPLACED
+        """Return True if the newest fingerprint with an answer proves that the store lost its tail."""
+        return self.newest_state(results) is FingerprintState.REPLACED
 
     def place(self, fingerprint: Fingerprint) -> PartitionPosition:
         return Partition(self.store[0], self.store[1], fingerprint.partition_id), fingerprint.position
@@ -95,21 +102,25 @@ def store_ranges(
 ) -> Iterator[StoreRange]:
     """Yield the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
     for store, partitions in by_store(partition for partition in begin if partition in ends).items():
-        members = sorted({*partitions, *cluster.store_members(partitions[0])})
-        ids = {member.partition_id for member in members}
         yield StoreRange(
             store,
             partitions,
-            members,
+            sorted({*partitions, *cluster.store_members(partitions[0])}),
             min(begin[partition] for partition in partitions),
             max(ends[partition] for partition in partitions),
-            tuple(one for one in fingerprints.get(store, ()) if one.partition_id in ids),
+            fingerprints.get(store, ()),
         )
 
 
 def unread_members(batches: Iterable[StoreRange]) -> set[Partition]:
-    """Return the partitions that the query does not read: a broker may not serve them yet."""
-    return {member for batch in batches for member in set(batch.members).difference(batch.partitions)}
+    """Return the partitions that the query does not read: a broker may not serve them yet, or not any more."""
+    return {
+        member
+        for batch in batches
+        for member in {*batch.members, *(batch.place(one)[0] for one in batch.fingerprints)}.difference(
+            batch.partitions
+        )
+    }
 
 
 def ids_between(
@@ -121,8 +132,9 @@ def ids_between(
         at = {one.position: one for one in batch.fingerprints}
         first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.last_entry)
         if last is None:  # perhaps no probe could read the last entry
-            if batch.newest is not None:
-                found |= dict.fromkeys(batch.partitions, KnownIds(mark=batch.newest))
+            served = [one for one in batch.fingerprints if batch.place(one)[0] in batch.members]
+            if served:
+                found |= dict.fromkeys(batch.partitions, KnownIds(mark=served[-1]))
             continue
         span = None if first is None else span_between(first, last)
         found |= dict.fromkeys(batch.partitions, KnownIds(span, mark=last))

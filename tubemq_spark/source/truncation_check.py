@@ -129,6 +129,7 @@ class TruncationCheck:
         unread = unread_members(batches)
         exact = {place for batch in batches for place in (*batch.places(batch.last_entry), *batch.exact_places)}
         results |= self.prober.probe(first, exact, unread)
+        results |= self._older(batches, results)
         # An answer is not replaced by a newer one: messages that came meanwhile would look like those before the end.
         second = [place for check in checks for place in check.second_places() if place not in results]
         results |= self.prober.probe(second, optional=unread)
@@ -150,6 +151,8 @@ class TruncationCheck:
         for check in checks:
             batch = check.batch
             first_new: int | None = None
+            if batch.newest_state(results) is FingerprintState.UNKNOWN:
+                raise StoreChangedError(f"the brokers do not say whether {batch.store} has what the query has read")
             if batch.is_truncated(results):
                 first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
             goes_on = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
@@ -200,6 +203,7 @@ class TruncationCheck:
         newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
         exact = {place for batch in batches for place in batch.exact_places}
         results = self.prober.probe(newest, exact, unread_members(batches))
+        results |= self._older(batches, results)
         lost: dict[Partition, int] = {}
         intact: dict[Store, tuple[Fingerprint, ...]] = {}
         for batch in batches:
@@ -209,6 +213,13 @@ class TruncationCheck:
             if first_new is not None:
                 lost |= {partition: first_new for partition in batch.partitions if first_new < ends[partition]}
         return lost, intact
+
+    def _older(self, batches: Iterable[StoreRange], results: Results) -> dict[PartitionPosition, ProbeResult]:
+        """Probe all fingerprints of stores whose newest one got no answer: a broker may not serve its partition."""
+        unclear = [batch for batch in batches if batch.newest_state(results) is FingerprintState.UNKNOWN]
+        places = [batch.place(one) for batch in unclear for one in batch.fingerprints]
+        exact = {place for batch in unclear for place in batch.exact_places}
+        return self.prober.probe(places, exact, unread_members(unclear))
 
     def _store_checks(self, batches: Iterable[StoreRange], results: Results, now: int) -> list[StoreCheck]:
         """`results` is empty; the caller puts what it finds out there."""
@@ -231,16 +242,23 @@ class TruncationCheck:
         for one in reversed(batch.fingerprints):
             if states[one] is FingerprintState.REPLACED and self._is_expired(batch, one):
                 states[one] = FingerprintState.EXPIRED
-        if states[batch.fingerprints[-1]] is FingerprintState.EXPIRED:
+        newest = next(one for one in reversed(batch.fingerprints) if states[one] is not FingerprintState.UNKNOWN)
+        if states[newest] is FingerprintState.EXPIRED:
             return None, batch.fingerprints
         intact = tuple(one for one, state in states.items() if state is FingerprintState.INTACT)
         # What has expired had been flushed, so no crash has lost it.
         survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
         store_begin, store_end = self.prober.extents(batch.partitions[:1])[batch.partitions[0]]
-        if not survived and (len(batch.fingerprints) > 1 or batch.fingerprints[0].message_id == NO_MESSAGE):
-            return store_begin, ()  # not even the oldest message is there, so all messages are new
+        oldest = batch.fingerprints[0]
+        is_oldest_gone = not survived and states[oldest] is FingerprintState.REPLACED
+        if is_oldest_gone and (len(batch.fingerprints) > 1 or oldest.message_id == NO_MESSAGE):
+            return store_begin, ()  # so all messages are new
         last = survived[-1] if survived else None
-        replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)
+        replaced = next(
+            one
+            for one, state in states.items()
+            if state is FingerprintState.REPLACED and (last is None or one.position > last.position)
+        )
         low = max(last.position + UNIT if last else 0, store_begin)
         high = min(replaced.position, store_end)
         if low < high:

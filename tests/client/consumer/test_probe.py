@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from tests import reading
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted
@@ -82,11 +83,30 @@ def test_a_message_that_was_found_is_looked_for_again(
     assert prober.have_messages([span]) == answer
     entries, members = {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}
     answer_from(iter([FOUND, again, {}, {}]))  # the last two are for the members behind the first ones: none
-    if not answer:
-        with pytest.raises(TransportError, match=r"do not say for now whether .* have messages"):
-            messages_at(prober, entries, members)
-    else:
-        assert list(messages_at(prober, entries, members)) == ([SOLE.store] if answer[SOLE] else [])
+    if not answer:  # it is asked for once more
+        answer_from(iter([FOUND, again, {}, {}, FOUND, FOUND, {}, {}]))
+    assert list(messages_at(prober, entries, members)) == ([] if again is GONE else [SOLE.store])
+
+
+def test_an_answer_that_stays_unclear_is_an_error(
+    skipping_clock: SkippingClock, prober: Prober, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prober, "probe", lambda *_, **__: {})
+    with pytest.raises(TransportError, match=r"do not say for now whether .* have messages"):
+        messages_at(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]})
+
+
+def test_a_message_is_proven_behind_which_many_of_other_partitions_come_meanwhile(
+    cluster: EmbeddedCluster, prober: Prober
+) -> None:
+    """Between the two answers. More than the fetches of a probe pass."""
+    one, other = WIDE[:2]
+    message = cluster.tubemq.send("wide", b"the only one", partition=one.partition_id)
+    cluster.tubemq.on("partition_register", nth=3, times=1).run(
+        lambda: [cluster.tubemq.send("wide", b"x" * 10, partition=other.partition_id) for _ in range(3000)]
+    )
+    (found,) = messages_at(prober, {one.store: 0}, {one.store: WIDE}).values()
+    assert (found.position, found.message_id) == (0, message.message_id)
 
 
 def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
