@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import tubemq_spark
 from tests.matrix.bare_python import NEEDED, bare_python
 
 ROOT = Path(__file__).parents[1]
@@ -127,6 +128,49 @@ def test_two_drivers_have_their_own_version(sent: str, tmp_path: Path) -> None:
     found, log = arrived(bare_python(tmp_path / "bare"), sent, changed, sent)
     assert [mark for _, _, mark, _ in found] == ["", "other", ""]
     assert log == ""
+
+
+# Prints a reader of a session that ships, and the class of one that does not.
+TWO_SESSIONS = f"""
+import tubemq_spark
+from pyspark.serializers import CloudPickleSerializer
+import base64, json, sys
+from types import SimpleNamespace
+classes = []
+spark = SimpleNamespace(createDataFrame=lambda *_: None, dataSource=SimpleNamespace(register=classes.append))
+for ship in (True, False):
+    tubemq_spark.register(spark, ship=ship)
+source = classes[0](options={OPTIONS})
+for sent in source.reader(source.schema()), classes[1]:
+    print(base64.b64encode(CloudPickleSerializer().dumps(sent)).decode())
+"""
+
+# Gets both, and uses a module that only the class needs.
+SHARED_WORKER = """
+import base64, sys
+from pyspark.serializers import CloudPickleSerializer
+reader, source = (CloudPickleSerializer().loads(base64.b64decode(line)) for line in sys.stdin)
+import tubemq_spark.sink.writers
+print(tubemq_spark.sink.writers.__file__)
+print(source.__name__, sys.modules[type(reader).__module__].__spec__.origin)
+"""
+
+
+@pytest.mark.parametrize("version", [tubemq_spark.__version__, "0.0.9"])
+def test_a_session_that_ships_shares_a_worker_with_one_that_does_not(version: str, tmp_path: Path) -> None:
+    """The worker got only the part that reads. The other part is the installed one, if it is of the same version."""
+    sent = subprocess.run(
+        [sys.executable, "-c", TWO_SESSIONS], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+    python = bare_python(tmp_path / "bare", others={"tubemq_spark": ("tubemq-spark", version)})
+    (installed,) = (tmp_path / "bare").glob("lib/python*/site-packages/tubemq_spark")
+    shutil.copytree(ROOT / "tubemq_spark", installed, dirs_exist_ok=True)
+    done = subprocess.run([python, "-c", SHARED_WORKER], input=sent, capture_output=True, text=True, cwd=tmp_path)
+    if version == tubemq_spark.__version__:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [str(installed / "sink" / "writers.py"), "TubeMQDataSource the driver"]
+    else:
+        assert f"another session uses the installed {version}: install {tubemq_spark.__version__}" in done.stderr
 
 
 def test_what_is_sent_is_small(sent: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def check_packages(told: list[str]) -> None:
         )
     if here in told:
         return
-    other, ours = _installed("tubemq-spark", PathFinder.find_spec("tubemq_spark")), tubemq_spark.__version__
+    other, ours = installed_version(PathFinder.find_spec("tubemq_spark")), tubemq_spark.__version__
     if other is not None and other != ours:
         TOLD.append(here)
         _log.warning(
@@ -48,6 +48,11 @@ def check_packages(told: list[str]) -> None:
             other or "of an unknown version",
             ours,
         )
+
+
+def installed_version(package: ModuleSpec | None) -> str | None:
+    """Return the version of the installed package of this project, as `_installed`."""
+    return _installed("tubemq-spark", package)
 
 
 def _importable(package: str) -> ModuleSpec | None:

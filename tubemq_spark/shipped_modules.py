@@ -14,8 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,10 +36,27 @@ class ShippedModules(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self._modules:
+        if fullname in self._modules:
+            is_package, _ = self._modules[fullname]
+            return spec_from_loader(fullname, self, origin="the driver", is_package=is_package)
+        return self._installed(fullname) if fullname.startswith(f"{_PACKAGE}.") else None
+
+    def _installed(self, fullname: str) -> ModuleSpec | None:
+        """Find a module in the package that is installed: another session of Spark, which does not ship, shares this
+        process. Raise `ImportError` if the installed package is of another version."""
+        package = PathFinder.find_spec(_PACKAGE)
+        if package is None:
             return None
-        is_package, _ = self._modules[fullname]
-        return spec_from_loader(fullname, self, origin="the driver", is_package=is_package)
+        version = import_module(f"{_PACKAGE}.arrival").installed_version(package)
+        if version != self._version:
+            raise ImportError(
+                f"this Python process of Spark has got tubemq-spark {self._version} from a driver, and another session "
+                f"uses the installed {version or 'one of an unknown version'}: install {self._version}, or let that "
+                "session call register(spark, ship=True)",
+                name=fullname,
+            )
+        folders = [Path(location, *fullname.split(".")[1:-1]) for location in package.submodule_search_locations or ()]
+        return PathFinder.find_spec(fullname, [str(folder) for folder in folders])
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
