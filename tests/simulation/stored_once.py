@@ -66,9 +66,9 @@ class StoredOnce:
                 one.run != mine.run and mine.at < one.at < copy.message.at - SETTLING for one in attempts
             ):
                 return "late executor"
-        # "two runs that plan the batch in the same moment"
-        plans = [one.at for (_, of), one in self._writing.plans.items() if of == origin]
-        if any(0.0 < abs(one - other) < AT_ONCE for one in plans for other in plans):
+        # "two runs …, if both plan the batch in the same moment": one that comes later finds the other one's plan
+        plans = sorted(one.at for (_, of), one in self._writing.plans.items() if of == origin)
+        if len(plans) > 1 and plans[1] - plans[0] < AT_ONCE:
             return "planned at once"
         # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
         if self.is_unmarked(attempts):
