@@ -62,7 +62,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def install(fails: str) -> Failing:
         handler = Failing(fails)
-        monkeypatch.setattr(output_dir, "_remote", lambda scheme, rest: (pafs.PyFileSystem(handler), rest))
+        monkeypatch.setattr(output_dir, "open_remote", lambda scheme, rest: (pafs.PyFileSystem(handler), rest))
         return handler
 
     return install

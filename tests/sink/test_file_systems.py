@@ -21,8 +21,8 @@ from tests.real.jars import MissingTool
 from tests.real.s3 import S3
 from tests.without_spark.sink import Task, Writing, bodies, schema
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink import output_dir
 from tubemq_spark.sink.batch_state import FILE, StateFile, StateFileError
+from tubemq_spark.sink.file_systems import open_remote
 from tubemq_spark.sink.options import EffectivelyOnceOptions
 from tubemq_spark.sink.output_dir import OutputDir
 from tubemq_spark.sink.task_attempts import WriteTask
@@ -75,7 +75,7 @@ def forget_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     yield
-    output_dir._remote.cache_clear()
+    open_remote.cache_clear()
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def within(folder: str, name: str) -> str:
 
 
 def another_driver(folder: str) -> OutputDir:
-    output_dir._remote.cache_clear()
+    open_remote.cache_clear()
     return OutputDir(folder, "effectivelyOnceLocation")
 
 
@@ -271,7 +271,7 @@ def rows_of(batch: int) -> list[dict[str, Any]]:
 def test_batches_of_a_query(folder: str, cluster: EmbeddedCluster) -> None:
     task = Task()
     for batch in range(3):
-        output_dir._remote.cache_clear()
+        open_remote.cache_clear()
         write(cluster, replace(task, batch=batch), effectivelyOnceLocation=folder)
     assert bodies(cluster, "demo") == sorted(row["value"] for batch in range(3) for row in rows_of(batch))
     state = StateFile(EffectivelyOnceOptions(folder, "effectivelyOnceLocation", ("demo",))).read()

@@ -18,7 +18,7 @@ import pytest
 from tests.sink.conftest import Failing
 from tests.sink.test_receipts import ID, expected, landed, packed, read
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink import output_dir
+from tubemq_spark.sink import file_systems, output_dir
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.output_dir import OutputDir
 from tubemq_spark.sink.receipts import check_folder, write_receipts
@@ -351,6 +351,6 @@ def test_without_a_hadoop_command_the_error_says_what_to_do(hdfs: Any) -> None:
 def test_a_hadoop_command_that_says_nothing_is_ignored(
     tmp_path: Path, hdfs: Any, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    monkeypatch.setattr(output_dir, "_HADOOP_TIMEOUT", 0.2)
+    monkeypatch.setattr(file_systems, "_HADOOP_TIMEOUT", 0.2)
     hadoop_command(tmp_path, script)
     assert hdfs() is None

@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes files in a folder on a local disk, in an object store, or in HDFS.
-
-Python workers have no JVM, so the file systems are Arrow's, and those of fsspec if it is installed.
-"""
+"""Reads and writes files in a folder on a local disk, in an object store, or in HDFS."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import shutil
-import subprocess
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -22,41 +15,13 @@ from tubemq_spark.client import system
 from tubemq_spark.client.clock import SystemClock
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.peer_text import shown
+from tubemq_spark.sink.file_systems import open_remote, without_secrets
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more, because one is a drive of Windows
-# A name and a password of any characters may follow the scheme, up to the last `@`. A store's settings follow `?`.
-_SECRETS = re.compile(r"(?P<scheme>^(?:[A-Za-z][A-Za-z0-9+.-]+:)?/*).*@|\?.*$", re.DOTALL)
-_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 # An object becomes visible as a whole, and renaming one copies it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
 _LOCAL = "local"  # it alone replaces a file by renaming another one; HDFS does not, and WebHDFS says nothing then
-
-_ONE_REQUEST = "allow_delayed_open=true"  # Arrow sends a small object in one request then, instead of three
-_HADOOP_TIMEOUT = 60.0  # seconds, for a command that starts Java
-_NO_LIBHDFS = (
-    "pyarrow opens HDFS with Java and the libhdfs.so of a Hadoop installation, and did not find both: set JAVA_HOME "
-    "and HADOOP_HOME. Or name webhdfs://USER@NAMENODE:9870/path, which needs nothing but 'pip install fsspec requests'"
-)
-
-
-class _FsspecFiles(pafs.FSSpecHandler):  # type: ignore[misc]
-    """A file system of fsspec. pyarrow's class makes more calls, and takes a server that fails for a missing file."""
-
-    def get_file_info_selector(self, selector: Any) -> list[Any]:
-        try:
-            paths = self.fs.ls(selector.base_dir, detail=False)
-        except FileNotFoundError:
-            if selector.allow_not_found:
-                return []
-            raise
-        return [pafs.FileInfo(path, pafs.FileType.Unknown) for path in paths]
-
-    def open_input_stream(self, path: str) -> Any:
-        return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
-
-    def delete_file(self, path: str) -> None:
-        self.fs.rm(path)
 
 
 class OutputDir:
@@ -77,10 +42,10 @@ class OutputDir:
             self._files: Any = pafs.LocalFileSystem()
             self._path = os.path.abspath(f"/dbfs{path}" if scheme == "dbfs" else path)
             return
-        self._shown = _without_secrets(location).rstrip("/")
-        self._redaction = (rest, _without_secrets(rest))
+        self._shown = without_secrets(location).rstrip("/")
+        self._redaction = (rest, without_secrets(rest))
         try:
-            self._files, path = _remote(scheme, rest)
+            self._files, path = open_remote(scheme, rest)
         except Exception as problem:  # file system libraries raise errors of any class
             raise self._error("cannot be used", problem) from None
         self._path = path.rstrip("/")
@@ -233,54 +198,3 @@ def _hidden_name(name: str, replaces: bool) -> str:
 def _successors(name: str) -> str:
     """Return a pattern of the names of files that replace another. Spark's own hidden files do not match it."""
     return rf"\.{re.escape(name)}\.\d{{17}}\.[0-9a-f]{{32}}"
-
-
-@lru_cache(maxsize=8)  # a new client of an object store asks for the bucket's region first
-def _remote(scheme: str, rest: str) -> tuple[Any, str]:
-    """Return a file system and the path in it."""
-    scheme = _ARROW_SCHEMES.get(scheme, scheme)
-    uri = f"{scheme}:{rest}"
-    if scheme == "s3":
-        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # Arrow before 21 does not know the parameter
-            return pafs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}{_ONE_REQUEST}")  # type: ignore[no-any-return]
-    if scheme in ("hdfs", "viewfs"):
-        _set_class_path()
-    try:
-        return pafs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:  # Arrow does not know it, or was built without it
-        try:
-            url_to_fs = importlib.import_module("fsspec.core").url_to_fs
-        except ImportError:
-            if not str(problem).startswith("Unrecognized filesystem type"):
-                raise problem from None
-            raise ValueError(f"neither pyarrow nor an installed fsspec library knows '{scheme}:'") from None
-    except OSError as problem:
-        if "libhdfs" in str(problem) or "libjvm" in str(problem):  # it lists some 80 places where they are not
-            raise OSError(_NO_LIBHDFS) from None
-        raise
-    if not rest.startswith("//"):  # for fsspec, this would be a local path
-        raise ValueError(f"'//' is missing behind '{scheme}:'")
-    files, path = url_to_fs(uri, use_listings_cache=False)  # another driver may write, too
-    return pafs.PyFileSystem(_FsspecFiles(files)), path
-
-
-def _set_class_path() -> None:
-    """Tell libhdfs where the classes of Hadoop are, if the environment does not."""
-    home = os.environ.get("HADOOP_HOME")
-    command = shutil.which("hadoop") or (home and shutil.which("hadoop", path=os.path.join(home, "bin")))
-    if os.environ.get("CLASSPATH") or not command:
-        return
-    with suppress(OSError, subprocess.SubprocessError):  # then Arrow says what it misses
-        done = subprocess.run(
-            [command, "classpath", "--glob"],  # libhdfs of Hadoop 2 does not expand `*`
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=_HADOOP_TIMEOUT,
-        )
-        os.environ["CLASSPATH"] = done.stdout.strip()
-
-
-def _without_secrets(location: str) -> str:
-    return _SECRETS.sub(lambda match: match["scheme"] or "", location)
