@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Duration of a micro-batch with 30 rows of 3 partitions, with the package installed in the workers and shipped to
-them, beside that of a Python source that does nothing."""
+them, beside that of a Python source that does nothing; and of one that writes the rows of that source."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ from tubemq_spark.client.settings import ClientSettings
 OURS = "30 rows of 3 partitions"
 SHIPPED = "30 rows of 3 partitions, the package is shipped"
 NOTHING = "30 rows of a source that does nothing"
-NAMES = (OURS, SHIPPED, NOTHING)
-TOPIC = "bench_small"
+WRITTEN = "30 rows of that source, written to 3 partitions"
+ONCE = "30 rows of that source, written with effectivelyOnce"
+NAMES = (OURS, SHIPPED, NOTHING, WRITTEN, ONCE)
+TOPIC, OUTPUT = "bench_small", "bench_small_out"
 STORES = (0, 10_000, 20_000)  # ids of the partitions, one for each store
+
+SINKS: dict[str, dict[str, str]] = {NOTHING: {}, WRITTEN: {"stampRows": "true"}, ONCE: {"effectivelyOnce": "true"}}
 
 _ROWS = 30
 _WARM_UP, _BATCHES, _TRIES = 10, 10, 60
@@ -36,7 +40,7 @@ _WARM_UP, _BATCHES, _TRIES = 10, 10, 60
 def measure(scale: Scale, record: Recorder) -> None:
     rounds: list[dict[str, list[float]]] = []
     with (
-        RealTubeMQ(topics={TOPIC: LAYOUTS[OWN]}, release=RELEASE, quick_start=False) as tubemq,
+        RealTubeMQ(topics=dict.fromkeys((TOPIC, OUTPUT), LAYOUTS[OWN]), release=RELEASE, quick_start=False) as tubemq,
         spark_session() as spark,
         Producer(ClientSettings.from_options({"tubemq.master": tubemq.master})) as producer,
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
@@ -53,9 +57,12 @@ def measure(scale: Scale, record: Recorder) -> None:
                 register(spark, ship=name == SHIPPED)
                 options["tubemq.group"] = f"small_{number}_{name == SHIPPED}"
                 durations[name] = batches(spark, "tubemq", options, partial(send_rows, producer))
-            offered = Path(folder, str(number))
-            offered.touch()
-            durations[NOTHING] = batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
+            for name, sink in SINKS.items():
+                offered = Path(folder, f"{number} {name}")
+                offered.touch()
+                options = {"file": str(offered)}
+                sink = sink and {"tubemq.master": tubemq.master, "topic": OUTPUT, **sink}
+                durations[name] = batches(spark, "nothing", options, partial(offer_rows, offered), sink)
             rounds.append(durations)
     for name in NAMES:  # without the first round, in which the JVM compiles
         record.add(name, MILLISECONDS, [value for durations in rounds[1:] for value in durations[name]])
@@ -72,11 +79,19 @@ def offer_rows(file: Path) -> None:
         offered.write(b"." * _ROWS)
 
 
-def batches(spark: SparkSession, source: str, options: Mapping[str, str], offer: Callable[[], None]) -> list[float]:
-    """Return the milliseconds of one query's micro-batches, without those that did not get all rows at once."""
+def batches(
+    spark: SparkSession,
+    source: str,
+    options: Mapping[str, str],
+    offer: Callable[[], None],
+    sink: Mapping[str, str] | None = None,
+) -> list[float]:
+    """Return the milliseconds of one query's micro-batches, without those that did not get all rows at once. `sink`
+    are options of the connector's sink; without them, Spark writes nothing."""
     with tempfile.TemporaryDirectory(prefix="bench-") as checkpoint:
         stream = spark.readStream.format(source).options(**options).load()
-        query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        writer = stream.writeStream.format("tubemq" if sink else "noop").options(**(sink or {}))
+        query = writer.option("checkpointLocation", checkpoint).start()
         try:
             found: list[float] = []
             for _ in range(_TRIES):
@@ -96,7 +111,7 @@ def batches(spark: SparkSession, source: str, options: Mapping[str, str], offer:
 
 PART = Part(
     "small",
-    "a micro-batch of 30 rows, beside a source that does nothing",
+    "a micro-batch of 30 rows, read or written, beside a source that does nothing",
     1,
     tuple(Key("small", name, MILLISECONDS) for name in NAMES),
     measure,
