@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -24,7 +25,12 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
 from tubemq_spark.source.rate_limit import RateLimit
-from tubemq_spark.source.truncation_check import REPLACED_AFTER, StoreChangedError, TruncationCheck
+from tubemq_spark.source.truncation_check import (
+    REPLACED_AFTER,
+    FingerprintsUnansweredError,
+    StoreChangedError,
+    TruncationCheck,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +111,8 @@ class BatchEnd:
         # A broker that forgot a claim may have lost messages, also of stores without news.
         losses = claims.losses
         may_have_lost = self._verified is None or self._known_losses != losses
-        checked = self._truncation_check.check(
+        check = partial(
+            self._truncation_check.check,
             begin,
             ends,
             log_ends,
@@ -114,6 +121,13 @@ class BatchEnd:
             empty=empty,
             held_back=held_back,
         )
+        try:
+            checked = check()
+        except FingerprintsUnansweredError as unanswered:
+            gone = self._partitions.missing(unanswered.partitions, claims)
+            if gone != unanswered.partitions:
+                raise
+            checked = check(gone=gone)
         if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted
         lost = lost_tails(begin, checked.ends, log_ends)

@@ -201,6 +201,14 @@ class PartitionSet:
                 return gone
             clock.sleep(_HIDDEN_PARTITION_POLL)
 
+    def missing(self, partitions: Collection[Partition], claims: GroupClaims) -> set[Partition]:
+        """Return those of the partitions that the cluster does not have, and forget that it had them. Raise
+        `TransportError` if no master answers."""
+        missing = self._without_existing(set(partitions), claims, None)
+        if missing:
+            self._session.forget_unlisted()
+        return missing
+
     def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""
         return [partition for partition in _listed(self._session) if self._is_subscribed(partition)]

@@ -54,6 +54,16 @@ class StoreChangedError(Exception):
     """A store became shorter while it was checked, or may have been replaced."""
 
 
+class FingerprintsUnansweredError(StoreChangedError):
+    """The brokers serve none of the `partitions` that the fingerprints of a store are of."""
+
+    def __init__(self, store: Store, partitions: Collection[Partition]) -> None:
+        super().__init__(
+            f"broker {store[0]} does not say whether store {store[2]} of {store[1]} has what the query has read"
+        )
+        self.partitions = partitions
+
+
 class Checked(NamedTuple):
     """What a check of a batch found: where some partitions must end instead, the `fingerprints` of the batch's end, and
     for stores whose last entries no known partition has, where these entries begin."""
@@ -80,9 +90,12 @@ class TruncationCheck:
         idle_too: bool = False,
         empty: Collection[Partition] = frozenset(),
         held_back: Collection[Partition] = frozenset(),
+        gone: Collection[Partition] = frozenset(),
     ) -> Checked:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Raise
-        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile.
+        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile;
+        `FingerprintsUnansweredError`. Partitions that are `gone` show that their store is another one: TubeMQ takes
+        none from a topic (wire: AbsTopicDeployMapperImpl), so the topic was created anew.
 
         A truncated store ends where new messages begin, at most where the batch begins. Each other one ends behind an
         entry of a known partition: entries behind it give no fingerprint, so their loss would not be noticed.
@@ -95,7 +108,7 @@ class TruncationCheck:
         has_news = any(begin[partition] != end for partition, end in ends.items() if partition in begin)
         batches = (
             batch
-            for batch in store_ranges(begin, ends, fingerprints, self.cluster)
+            for batch in store_ranges(begin, ends, fingerprints, self.cluster, gone)
             if (batch.newest is not None or not set(batch.partitions).issubset(held_back))
             and (
                 idle_too
@@ -152,7 +165,7 @@ class TruncationCheck:
             batch = check.batch
             first_new: int | None = None
             if batch.newest_state(results) is FingerprintState.UNKNOWN:
-                raise StoreChangedError(f"the brokers do not say whether {batch.store} has what the query has read")
+                raise FingerprintsUnansweredError(batch.store, {batch.place(one)[0] for one in batch.fingerprints})
             if batch.is_truncated(results):
                 first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
             goes_on = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
@@ -240,7 +253,8 @@ class TruncationCheck:
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}
         for one in reversed(batch.fingerprints):
-            if states[one] is FingerprintState.REPLACED and self._is_expired(batch, one):
+            is_gone = batch.place(one)[0] in batch.gone
+            if states[one] is FingerprintState.REPLACED and not is_gone and self._is_expired(batch, one):
                 states[one] = FingerprintState.EXPIRED
         newest = next(one for one in reversed(batch.fingerprints) if states[one] is not FingerprintState.UNKNOWN)
         if states[newest] is FingerprintState.EXPIRED:
