@@ -195,7 +195,9 @@ class OperatedSchedule(Schedule):
             # of a topic that is created again meanwhile. As the error advises:
             self.options.pop(ELAPSED, None)
             return
-        is_moved = isinstance(error, PositionMovedError) and not self._only_retention
+        # Retention that moves a cursor fails an attempt in a shared store; the next one begins behind what is gone.
+        is_last_attempt = "nothing can prove" in str(error) and self.setting.extra.get("max_failures") == 1
+        is_moved = isinstance(error, PositionMovedError) and (is_last_attempt or not self._only_retention)
         if (isinstance(error, TransportError) or is_moved) and (self.has_weather or recent):
             return
         if any(isinstance(error, kind) and recent & words for kind, words in self.EXPLANATIONS.items()):

@@ -148,6 +148,12 @@ def is_unknown_topic(code: int, message: str) -> bool:
     return code == ErrCode.FORBIDDEN and "not existed" in message
 
 
+def is_unknown_partition(text: str) -> bool:
+    """Return True if the broker has the topic and lacks the partition: it was added just now, or the topic was created
+    anew with fewer (wire: MessageStoreManager)."""
+    return "Wrong partition value" in text
+
+
 def broker_in(code: int, text: str) -> int | None:
     """Return the id of the broker that refuses a claim because another client has it; None if the text names none.
 

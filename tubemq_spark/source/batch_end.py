@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -25,12 +24,7 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
 from tubemq_spark.source.rate_limit import RateLimit
-from tubemq_spark.source.truncation_check import (
-    REPLACED_AFTER,
-    FingerprintsUnansweredError,
-    StoreChangedError,
-    TruncationCheck,
-)
+from tubemq_spark.source.truncation_check import REPLACED_AFTER, StoreChangedError, TruncationCheck
 
 _log = logging.getLogger(__name__)
 
@@ -111,8 +105,7 @@ class BatchEnd:
         # A broker that forgot a claim may have lost messages, also of stores without news.
         losses = claims.losses
         may_have_lost = self._verified is None or self._known_losses != losses
-        check = partial(
-            self._truncation_check.check,
+        checked = self._truncation_check.check(
             begin,
             ends,
             log_ends,
@@ -121,13 +114,6 @@ class BatchEnd:
             empty=empty,
             held_back=held_back,
         )
-        try:
-            checked = check()
-        except FingerprintsUnansweredError as unanswered:
-            gone = self._partitions.missing(unanswered.partitions, claims)
-            if gone != unanswered.partitions:
-                raise
-            checked = check(gone=gone)
         if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted
         lost = lost_tails(begin, checked.ends, log_ends)
@@ -183,7 +169,7 @@ class BatchEnd:
 
     @property
     def _truncation_check(self) -> TruncationCheck:
-        return TruncationCheck(self._prober, self._session.cluster)
+        return TruncationCheck(self._prober, self._session.cluster, self._partitions.missing)
 
 
 def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Store, float]:

@@ -48,7 +48,8 @@ class PartitionDiscovery:
             if p in found and (p.store in start.fingerprints or at <= found[p].end)
         }
         if back:
-            back |= TruncationCheck(self._prober, self._session.cluster).lost_since(back, start.fingerprints)[0]
+            check = TruncationCheck(self._prober, self._session.cluster, self._partitions.missing)
+            back |= check.lost_since(back, start.fingerprints)[0]
         new: dict[Partition, int] = {}
         topics, stores = {p.topic for p in known}, {p.store for p in (*known, *start.left)}
         for partition, (begin, end) in found.items():

@@ -161,7 +161,8 @@ class PartitionSet:
         Raise `error` if one of them exists, or if no master answers: the time for retries was spent before.
         """
         gone = {partition for partition in suspects if not self.is_gone(partition)}
-        gone = self._without_existing(gone, claims, error) if gone else gone
+        unknown = claims.unknown_topics if error else frozenset()
+        gone = self._without_existing(gone, unknown, error) if gone else gone
         if gone:
             self._session.forget_unlisted()
         for partition in sorted(gone):
@@ -178,10 +179,12 @@ class PartitionSet:
             raise error
 
     def _without_existing(
-        self, gone: set[Partition], claims: GroupClaims, error: TransportError | None
+        self, gone: set[Partition], unknown: Collection[Partition], error: TransportError | None
     ) -> set[Partition]:
-        """Return those of the partitions that the cluster does not have. A new master's lists are short at first, so it
-        is asked several times, at least once, and for longer if a master restarts or takes over meanwhile."""
+        """Return those of the partitions that the cluster does not have; their brokers say so of the `unknown`.
+
+        A new master's lists are short at first, so it is asked several times, at least once, and for longer if a master
+        restarts or takes over meanwhile."""
         clock, retry_for = self._clock, self._options.client.retry_for
         begin, fill_up = clock.monotonic(), min(_NEW_MASTER_LISTS_FILL_UP, retry_for)
         while True:
@@ -194,17 +197,17 @@ class PartitionSet:
                 text = f"{error}. No master answers either: {no_answer}"
                 raise TransportError(text, unserved=error.unserved) from None
             # A master goes on listing a topic that was removed, but its brokers do not know it any more.
-            gone = gone - (listed - (claims.unknown_topics if error else frozenset()))
+            gone = gone - (listed.difference(unknown))
             # Masters that change again and again must not keep us here for ever.
             short_since = min(max(begin, self._session.master_changed_at), begin + retry_for)
             if not gone or asked_at >= short_since + fill_up:
                 return gone
             clock.sleep(_HIDDEN_PARTITION_POLL)
 
-    def missing(self, partitions: Collection[Partition], claims: GroupClaims) -> set[Partition]:
+    def missing(self, partitions: Collection[Partition]) -> set[Partition]:
         """Return those of the partitions that the cluster does not have, and forget that it had them. Raise
         `TransportError` if no master answers."""
-        missing = self._without_existing(set(partitions), claims, None)
+        missing = self._without_existing(set(partitions), frozenset(), None)
         if missing:
             self._session.forget_unlisted()
         return missing

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -50,7 +50,6 @@ class StoreRange:
     start: int
     end: int
     fingerprints: tuple[Fingerprint, ...]
-    gone: Collection[Partition] = frozenset()  # that the cluster had and has no more: then the store is another one
 
     @property
     def newest(self) -> Fingerprint | None:
@@ -67,8 +66,6 @@ class StoreRange:
 
     def state(self, fingerprint: Fingerprint, results: Results) -> FingerprintState:
         position = fingerprint.position
-        if self.place(fingerprint)[0] in self.gone:
-            return FingerprintState.REPLACED
         result = results.get(self.place(fingerprint))
         if result is None:
             return FingerprintState.UNKNOWN
@@ -101,11 +98,7 @@ class StoreRange:
 
 
 def store_ranges(
-    begin: Positions,
-    ends: Positions,
-    fingerprints: Fingerprints,
-    cluster: Cluster,
-    gone: Collection[Partition] = frozenset(),
+    begin: Positions, ends: Positions, fingerprints: Fingerprints, cluster: Cluster
 ) -> Iterator[StoreRange]:
     """Yield the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
     for store, partitions in by_store(partition for partition in begin if partition in ends).items():
@@ -116,7 +109,6 @@ def store_ranges(
             min(begin[partition] for partition in partitions),
             max(ends[partition] for partition in partitions),
             fingerprints.get(store, ()),
-            gone,
         )
 
 

@@ -11,7 +11,7 @@ Probing the old fingerprints and taking the new ones is one write for each broke
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -54,16 +54,6 @@ class StoreChangedError(Exception):
     """A store became shorter while it was checked, or may have been replaced."""
 
 
-class FingerprintsUnansweredError(StoreChangedError):
-    """The brokers serve none of the `partitions` that the fingerprints of a store are of."""
-
-    def __init__(self, store: Store, partitions: Collection[Partition]) -> None:
-        super().__init__(
-            f"broker {store[0]} does not say whether store {store[2]} of {store[1]} has what the query has read"
-        )
-        self.partitions = partitions
-
-
 class Checked(NamedTuple):
     """What a check of a batch found: where some partitions must end instead, the `fingerprints` of the batch's end, and
     for stores whose last entries no known partition has, where these entries begin."""
@@ -79,6 +69,8 @@ class TruncationCheck:
 
     prober: Prober
     cluster: Cluster
+    missing: Callable[[Collection[Partition]], Collection[Partition]]
+    """Returns those of the partitions that the cluster does not have."""
 
     def check(
         self,
@@ -90,12 +82,9 @@ class TruncationCheck:
         idle_too: bool = False,
         empty: Collection[Partition] = frozenset(),
         held_back: Collection[Partition] = frozenset(),
-        gone: Collection[Partition] = frozenset(),
     ) -> Checked:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Raise
-        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile;
-        `FingerprintsUnansweredError`. Partitions that are `gone` show that their store is another one: TubeMQ takes
-        none from a topic (wire: AbsTopicDeployMapperImpl), so the topic was created anew.
+        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile.
 
         A truncated store ends where new messages begin, at most where the batch begins. Each other one ends behind an
         entry of a known partition: entries behind it give no fingerprint, so their loss would not be noticed.
@@ -108,7 +97,7 @@ class TruncationCheck:
         has_news = any(begin[partition] != end for partition, end in ends.items() if partition in begin)
         batches = (
             batch
-            for batch in store_ranges(begin, ends, fingerprints, self.cluster, gone)
+            for batch in store_ranges(begin, ends, fingerprints, self.cluster)
             if (batch.newest is not None or not set(batch.partitions).issubset(held_back))
             and (
                 idle_too
@@ -165,7 +154,8 @@ class TruncationCheck:
             batch = check.batch
             first_new: int | None = None
             if batch.newest_state(results) is FingerprintState.UNKNOWN:
-                raise FingerprintsUnansweredError(batch.store, {batch.place(one)[0] for one in batch.fingerprints})
+                broker_id, topic, store_id = batch.store
+                raise StoreChangedError(f"broker {broker_id} does not say what store {store_id} of {topic} has now")
             if batch.is_truncated(results):
                 first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
             goes_on = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
@@ -228,11 +218,20 @@ class TruncationCheck:
         return lost, intact
 
     def _older(self, batches: Iterable[StoreRange], results: Results) -> dict[PartitionPosition, ProbeResult]:
-        """Probe all fingerprints of stores whose newest one got no answer: a broker may not serve its partition."""
+        """Probe all fingerprints of stores whose newest one got no answer: a broker may not serve its partition.
+
+        If it serves none of theirs, and the masters list none, the store is another one: TubeMQ takes no partition from
+        a topic (wire: AbsTopicDeployMapperImpl), so the topic was created anew. Then nothing is there.
+        """
         unclear = [batch for batch in batches if batch.newest_state(results) is FingerprintState.UNKNOWN]
         places = [batch.place(one) for batch in unclear for one in batch.fingerprints]
         exact = {place for batch in unclear for place in batch.exact_places}
-        return self.prober.probe(places, exact, unread_members(unclear))
+        found = self.prober.probe(places, exact, unread_members(unclear))
+        for batch in unclear:
+            partitions = {batch.place(one)[0] for one in batch.fingerprints}
+            if batch.newest_state(found) is FingerprintState.UNKNOWN and self.missing(partitions) == partitions:
+                found |= {(one, at): ProbeResult(at, ()) for one, at in map(batch.place, batch.fingerprints)}
+        return found
 
     def _store_checks(self, batches: Iterable[StoreRange], results: Results, now: int) -> list[StoreCheck]:
         """`results` is empty; the caller puts what it finds out there."""
@@ -249,12 +248,12 @@ class TruncationCheck:
         """
         places = [batch.place(fingerprint) for fingerprint in batch.fingerprints]
         results = self.prober.probe(places, batch.exact_places, unread_members([batch]))
+        results |= self._older([batch], results)
         if not batch.is_truncated(results):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}
         for one in reversed(batch.fingerprints):
-            is_gone = batch.place(one)[0] in batch.gone
-            if states[one] is FingerprintState.REPLACED and not is_gone and self._is_expired(batch, one):
+            if states[one] is FingerprintState.REPLACED and self._is_expired(batch, one):
                 states[one] = FingerprintState.EXPIRED
         newest = next(one for one in reversed(batch.fingerprints) if states[one] is not FingerprintState.UNKNOWN)
         if states[newest] is FingerprintState.EXPIRED:

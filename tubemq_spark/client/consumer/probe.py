@@ -19,7 +19,7 @@ from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
-from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, is_unknown_partition, not_found_kind
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -83,7 +83,7 @@ class Prober:
     ) -> dict[PartitionPosition, ProbeResult]:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
         clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
-        For `optional` partitions an error is not a clear answer either.
+        The broker may lack `optional` partitions; then it gives none about them.
 
         The answers of a partition are of one moment, or that of a later position is newer: so a message that comes
         meanwhile is not taken for one between two positions. Raises as `extents`.
@@ -248,15 +248,12 @@ class Prober:
                         answer = _answer(exchanges[first : first + 1 + fetches])
                         if answer is not None:
                             answers[partition, position] = answer
-                except (ConfigError, ServerError, TransportError) as error:
-                    holder = error.holder if isinstance(error, TransportError) else ""
-                    if partition in optional and not holder:
+                except TransportError as error:
+                    if partition in optional and is_unknown_partition(str(error)):
                         answers |= {(partition, at): _OthersOnly(at, False) for at in by_partition[partition]}
-                    elif isinstance(error, TransportError):
+                    else:
                         self.visitor.failed(partition, error)
                         problem = error
-                    else:
-                        raise
         return answers, problem
 
 

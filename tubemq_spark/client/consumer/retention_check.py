@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from tubemq_spark.client.consumer.first_message import first_message, has_message_before
-from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.consumer.visitor import Visitor
@@ -64,6 +64,7 @@ class RetentionCheck:
         self._claim = claim
         self._look_group = snapshot.look_group
         self._members = [partition, *others]
+        self._others = others  # a topic that was created anew may lack them
         self._first = snapshot.first
 
     def loss_in(self, exact: ExactRange) -> DataLossError | None:
@@ -112,9 +113,10 @@ class RetentionCheck:
     def survives(self, mark: Fingerprint) -> bool:
         """Return True if the message of the fingerprint is still there: then no message before it was replaced. Also
         if retention removed it, because then it had been flushed. Raise `TransportError` if the broker does not say."""
-        place = self._claim.partition._replace(partition_id=mark.partition_id), mark.position
         with self._looking() as prober:
-            found = prober.probe([place], [place]).get(place)
+            found = self._found_at(prober, mark)
+            if found is None and mark.partition_id != self._claim.partition.partition_id:
+                return False  # the broker lacks the partition: the topic was created anew, with fewer
             if found is None:
                 where = self._claim.where
                 raise TransportError(f"{where}: the broker does not say what is stored at {mark.position}")
@@ -122,7 +124,7 @@ class RetentionCheck:
                 return found.begin > mark.position
             if mark.message_id in found.message_ids:
                 return True
-            return not has_message_before(prober, self._members, mark.position + UNIT)
+            return not self._has_message_before(prober, mark.position + UNIT)
 
     def _first_message(self, position: int) -> int | None:
         """Return the position of the store's first message from `position` on, or the end of the store's files; None if
@@ -132,16 +134,26 @@ class RetentionCheck:
             if self._first is not None and self._first.position <= position and self._has(prober, self._first):
                 return None
             flushed_end = prober.flushed_ends([partition])[partition]
-            if flushed_end <= position or has_message_before(prober, self._members, position + UNIT):
+            if flushed_end <= position or self._has_message_before(prober, position + UNIT):
                 return None
-            if self._finds_new_partitions() and has_message_before(prober, self._members, position + UNIT):
+            if self._finds_new_partitions() and self._has_message_before(prober, position + UNIT):
                 return None
-            return first_message(prober, self._members, position, flushed_end)
+            return first_message(prober, self._members, position, flushed_end, self._others)
+
+    def _has_message_before(self, prober: Prober, position: int) -> bool:
+        return has_message_before(prober, self._members, position, self._others)
 
     def _has(self, prober: Prober, message: Fingerprint) -> bool:
-        place = self._claim.partition._replace(partition_id=message.partition_id), message.position
-        found = prober.probe([place], [place]).get(place)
+        found = self._found_at(prober, message)
         return found is not None and found.begin == message.position and message.message_id in found.message_ids
+
+    def _found_at(self, prober: Prober, mark: Fingerprint) -> ProbeResult | None:
+        """Return what is stored at a fingerprint, None without a clear answer, and if the broker lacks a partition
+        that is not the task's own."""
+        partition = self._claim.partition._replace(partition_id=mark.partition_id)
+        place = partition, mark.position
+        optional = () if partition == self._claim.partition else (partition,)
+        return prober.probe([place], [place], optional).get(place)
 
     def _finds_new_partitions(self) -> bool:
         """Add the partitions that the store got after the plan, and return whether there are any. A broker refuses a
