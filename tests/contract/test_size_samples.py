@@ -13,6 +13,7 @@ import pytest
 from tests import reading
 from tests.clusters import Cluster, Layout
 from tests.messages import partitions, send
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.size_sample import SizeSample, sample_sizes
 from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -35,7 +36,7 @@ def on_first_broker(cluster: Cluster, topic: str) -> list[Partition]:
 
 
 def sample(visitor: Visitor, partition: Partition, entry: int) -> SizeSample:
-    return sample_sizes(visitor, {partition: entry * UNIT})[partition]
+    return sample_sizes(Prober(visitor), {partition: entry * UNIT})[partition]
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["memory", "files"])

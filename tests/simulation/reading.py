@@ -49,7 +49,7 @@ KNOBS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("source.input_partition", "ROWS", (1, 3)),
     ("source.input_partition", "GATHERED", (20,)),
     ("client.consumer.partition_reader", "DEPTH", (1, 2)),
-    ("client.consumer.probe", "_PARTITIONS_PER_WRITE", (1,)),
+    ("client.consumer.conversations", "AT_ONCE", (1,)),
     ("source.truncation_check", "_STORES_AT_ONCE", (1,)),
     ("source.range_planner", "ENTRIES_PER_READ", (2,)),
     ("source.range_planner", "_MAX_SHARED_TASKS", (1,)),

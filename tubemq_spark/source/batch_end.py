@@ -12,7 +12,6 @@ from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.group_claims import GroupClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.size_sample import sample_sizes
-from tubemq_spark.client.consumer.visitor import Visitor
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.protocol.data_loss import lost_tails
 from tubemq_spark.protocol.log_fingerprint import Store
@@ -96,7 +95,7 @@ class BatchEnd:
             new_ends,
             limited=limited,
             readable=readable,
-            sizes=lambda: _sizes(visitor, begin, {**log_ends, **readable}),
+            sizes=lambda: _sizes(self._prober, begin, {**log_ends, **readable}),
         )
         failures, counted_at = visitor.failures, self._clock.monotonic()
         empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
@@ -172,12 +171,12 @@ class BatchEnd:
         return TruncationCheck(self._prober, self._session.cluster, self._partitions.missing)
 
 
-def _sizes(visitor: Visitor, begin: Positions, log_ends: Positions) -> dict[Store, float]:
+def _sizes(prober: Prober, begin: Positions, log_ends: Positions) -> dict[Store, float]:
     """Return the mean bytes of a message for each store with new entries, as far as its broker says: the greatest mean
     that a sample of one of its partitions shows."""
     growing = {partition: position for partition, position in begin.items() if position < log_ends[partition]}
     found: dict[Store, float] = {}
-    for partition, sample in sample_sizes(visitor, growing).items():
+    for partition, sample in sample_sizes(prober, growing).items():
         if sample.mean is not None:
             found[partition.store] = max(sample.mean, found.get(partition.store, 0.0))
     return found

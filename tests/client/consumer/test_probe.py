@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 
 import pytest
@@ -13,8 +13,10 @@ from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted
+from tubemq_spark.client.consumer import probe
+from tubemq_spark.client.consumer.conversations import Conversation
 from tubemq_spark.client.consumer.first_message import messages_at
-from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
+from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.errcode import ErrCode
@@ -55,45 +57,60 @@ def test_the_extent_of_a_store_takes_one_request(cluster: EmbeddedCluster, probe
     assert registers.fired == 2
 
 
-FIRST, SECOND = (SOLE, 10 * UNIT), (SOLE, 11 * UNIT)
-FOUND = {FIRST: ProbeResult(10 * UNIT, (1, 2)), SECOND: ProbeResult(11 * UNIT, (2,))}
-GONE = {FIRST: ProbeResult(11 * UNIT, (2,)), SECOND: ProbeResult(11 * UNIT, (2,))}
+FIRST, SECOND = 10 * UNIT, 11 * UNIT
+FOUND = {FIRST: ProbeResult(FIRST, (1, 2)), SECOND: ProbeResult(SECOND, (2,))}
+GONE = {FIRST: ProbeResult(SECOND, (2,)), SECOND: ProbeResult(SECOND, (2,))}
+NEW = {FIRST: ProbeResult(FIRST, (9,)), SECOND: ProbeResult(SECOND, (), is_behind_end=True)}
+Answer = Callable[..., None]
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """Lets the probes of a partition find something, one after the other, and the last one's from then on."""
+
+    def use(*found: Mapping[int, ProbeResult]) -> None:
+        lines = iter(found)
+
+        def probing(*_: object, **__: object) -> Conversation[Mapping[int, ProbeResult]]:
+            return next(lines, found[-1])
+            yield []
+
+        monkeypatch.setattr(probe, "probing", probing)
+
+    return use
 
 
 @pytest.mark.parametrize(
-    ("again", "answer"), [(FOUND, {SOLE: True}), (GONE, {SOLE: False}), ({}, {})], ids=["there", "gone", "unclear"]
+    ("again", "is_there"),
+    [(FOUND, True), (GONE, False), (dict[int, ProbeResult](), None)],
+    ids=["yes", "gone", "unclear"],
 )
 def test_a_message_that_was_found_is_looked_for_again(
-    prober: Prober,
-    again: Mapping[PartitionPosition, ProbeResult],
-    answer: Mapping[Partition, bool],
-    monkeypatch: pytest.MonkeyPatch,
+    prober: Prober, answer: Answer, again: Mapping[int, ProbeResult], is_there: bool | None
 ) -> None:
     """Retention may remove a message between two probes, and then the other one looks like a difference."""
-
-    def answer_from(lines: Iterator[Mapping[PartitionPosition, ProbeResult]]) -> None:
-        def probe(_: Prober, places: Iterable[PartitionPosition], *__: object, **___: object) -> object:
-            line = next(lines)
-            return {place: line[place] for place in places if place in line}
-
-        monkeypatch.setattr(Prober, "probe", probe)
-
-    span = (SOLE, FIRST[1], SECOND[1])
-    answer_from(iter([FOUND, again]))
-    assert prober.have_messages([span]) == answer
-    entries, members = {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}
-    answer_from(iter([FOUND, again, {}, {}]))  # the last two are for the members behind the first ones: none
-    if not answer:  # it is asked for once more
-        answer_from(iter([FOUND, again, {}, {}, FOUND, FOUND, {}, {}]))
-    assert list(messages_at(prober, entries, members)) == ([] if again is GONE else [SOLE.store])
+    answer(FOUND, again)
+    assert prober.have_messages([(SOLE, FIRST, SECOND)]) == ({} if is_there is None else {SOLE: is_there})
+    answer(FOUND, again, FOUND, FOUND)  # what is unclear is asked for once more
+    assert prober.messages_at({SOLE: FIRST}) == {SOLE: None if is_there is False else 1}
 
 
 def test_an_answer_that_stays_unclear_is_an_error(
-    skipping_clock: SkippingClock, prober: Prober, monkeypatch: pytest.MonkeyPatch
+    skipping_clock: SkippingClock, prober: Prober, answer: Answer
 ) -> None:
-    monkeypatch.setattr(Prober, "probe", lambda *_, **__: {})
-    with pytest.raises(TransportError, match=r"do not say for now whether .* have messages"):
-        messages_at(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]})
+    answer({})
+    with pytest.raises(TransportError, match=r"do not say for now whether .* has a message at 280"):
+        prober.messages_at({SOLE: FIRST})
+    assert prober.messages_at({SOLE: FIRST}, optional=[SOLE]) == {SOLE: None}
+
+
+def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(prober: Prober, answer: Answer) -> None:
+    """The probe of the end was answered before it came, that of the begin had to be repeated and found it."""
+    later = NEW | {SECOND: NEW[FIRST]}
+    answer(NEW, later)
+    assert prober.have_messages([(SOLE, FIRST, SECOND)]) == {SOLE: False}
+    answer(NEW, later)
+    assert prober.messages_at({SOLE: FIRST}) == {SOLE: None}
 
 
 def test_a_message_is_proven_behind_which_many_of_other_partitions_come_meanwhile(
@@ -107,18 +124,6 @@ def test_a_message_is_proven_behind_which_many_of_other_partitions_come_meanwhil
     )
     (found,) = messages_at(prober, {one.store: 0}, {one.store: WIDE}).values()
     assert (found.position, found.message_id) == (0, message.message_id)
-
-
-def test_a_message_that_comes_behind_the_span_meanwhile_is_not_in_it(
-    prober: Prober, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The probe of the end was answered before it came, that of the begin had to be repeated and found it."""
-    new = ProbeResult(10 * UNIT, (9,))
-    told = [{FIRST: new, SECOND: ProbeResult(11 * UNIT, (), is_behind_end=True)}, {FIRST: new, SECOND: new}]
-    lines = iter([*told, *told, {}, {}])
-    monkeypatch.setattr(Prober, "probe", lambda *_, **__: next(lines))
-    assert prober.have_messages([(SOLE, FIRST[1], SECOND[1])]) == {SOLE: False}
-    assert messages_at(prober, {SOLE.store: FIRST[1]}, {SOLE.store: [SOLE]}) == {}
 
 
 def test_a_message_that_comes_between_two_answers_is_behind_both_positions(

@@ -8,19 +8,14 @@ without a word, and reports the begin of the index as that of the store (wire: M
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
-from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
-from tubemq_spark.client.retries import Retries
-from tubemq_spark.errors import TransportError
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Store
 from tubemq_spark.protocol.metadata import Partition
-
-_log = logging.getLogger(__name__)
 
 _LOOKED_BACK = 4000  # entries
 _CHECKED_BEFORE = 4  # entries
@@ -51,61 +46,16 @@ def messages_at(
     without a message there is left out.
 
     Positions are bytes of the index. A broker may not serve the `optional` partitions yet; these have no messages then.
-    Raise `TransportError` if a broker gives no clear answer for the settings' `retry_for`, else as `Prober.extents`.
+    Raises as `Prober.messages_at`.
     """
-    settings = prober.visitor.settings
-    retries = Retries(settings.retry_for, settings.clock, f"looking for messages in group {prober.visitor.group}", _log)
     messages: dict[Store, Fingerprint] = {}
-    left = dict(entries)
-    while left:
-        unclear: set[PartitionPosition] = set()
-        for first, last in ((0, _SAMPLE), (_SAMPLE, None)):
-            places = {(one, at) for store, at in left.items() for one in members[store][first:last]}
-            found = _messages_of(prober, places, optional)
-            unclear |= {place for place in places - found.keys() if place[0] not in optional}
-            for (one, at), first_id in found.items():
-                if first_id is not None:
-                    messages[one.store] = Fingerprint(at, one.partition_id, first_id, 0)
-                    left.pop(one.store, None)
-        left = {one.store: at for one, at in unclear if one.store in left}
-        partitions = ", ".join(sorted({str(one) for one, _ in unclear}))
-        problem = f"the brokers do not say for now whether {partitions} have messages"
-        if left and not retries.failed(problem):
-            raise TransportError(problem)
-    if entries:
-        retries.progress()
+    for first, last in ((0, _SAMPLE), (_SAMPLE, None)):
+        left = [store for store in entries if store not in messages]
+        places = {one: entries[store] for store in left for one in members[store][first:last]}
+        for one, first_id in prober.messages_at(places, optional).items():
+            if first_id is not None:
+                messages[one.store] = Fingerprint(places[one], one.partition_id, first_id, 0)
     return messages
-
-
-def _messages_of(
-    prober: Prober, places: Collection[PartitionPosition], optional: Collection[Partition]
-) -> dict[PartitionPosition, int | None]:
-    """Return the id of the message at each place, None without one. A place without a clear answer is left out."""
-    results = prober.probe([*places, *map(_behind, places)], places, optional)
-    answered = results.keys() & set(places)
-    suspects = {one for one in answered if results[one].first_id is not None and results[one].begin == one[1]}
-    # The answers at a place and behind it may be of different moments: a message that came behind the entry between
-    # them, or was removed, looks like a difference, too.
-    differ = {one for one in suspects if _behind(one) not in results or _differs(one, results)}
-    again = prober.probe([*differ, *map(_behind, differ)], differ, optional)
-    kept = {one for one in differ & again.keys() if again[one].begins_as(results[one])}
-    many_follow = {one for one in kept if _behind(one) not in again}
-    proven = set(prober.proven(many_follow))
-    messages: dict[PartitionPosition, int | None] = dict.fromkeys(answered - differ | again.keys() & differ)
-    for place in kept:
-        if place in proven or (place not in many_follow and _differs(place, again)):
-            messages[place] = results[place].first_id
-        elif place in many_follow:
-            del messages[place]
-    return messages
-
-
-def _behind(place: PartitionPosition) -> PartitionPosition:
-    return place[0], place[1] + UNIT
-
-
-def _differs(place: PartitionPosition, results: Mapping[PartitionPosition, ProbeResult]) -> bool:
-    return results[place].first_id != results[_behind(place)].first_id
 
 
 def at_first_messages(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probes: find out what stores have at single positions, and where they begin and end.
 
-A probe is a seek and one fetch or a few, sent in one write by a `Visitor`. The probes of many partitions are sent
-together. The user's group does not move.
+A probe is a seek and one fetch or a few, sent in one write by a `Visitor`. What is asked one partition is a
+conversation; `Prober` holds those with many partitions together. The user's group does not move.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client.consumer.broker_requests import Exchange, unwrap_seek
+from tubemq_spark.client.consumer.conversations import Begin, Conversation, Wait, hold
 from tubemq_spark.client.consumer.visitor import Visitor
-from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
-from tubemq_spark.client.retries import Retries
+from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
@@ -26,11 +27,12 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
-_PARTITIONS_PER_WRITE = 32  # a reply may have half a megabyte, and all replies of one write are kept in memory
 _FETCHES = (1, 4, 16)  # of each attempt: other partitions' messages may fill a fetch
 _FETCHES_TO_PASS_A_REPLY = 4  # a read of memory may pass more entries than one of files
 
 PartitionPosition = tuple[Partition, int]
+SeekAndFetch = tuple[broker_pb.RegisterResponseB2C, broker_pb.GetMessageResponseB2C]
+T = TypeVar("T")
 
 
 class ProbeResult(NamedTuple):
@@ -71,7 +73,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Prober:
-    """Probes partitions by visits of `visitor`."""
+    """Probes partitions by visits of `visitor`, many at once."""
 
     visitor: Visitor
 
@@ -81,83 +83,62 @@ class Prober:
         only_exact: Collection[PartitionPosition] = frozenset(),
         optional: Collection[Partition] = frozenset(),
     ) -> dict[PartitionPosition, ProbeResult]:
-        """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
-        clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
-        The broker may lack `optional` partitions; then it gives none about them.
-
-        The answers of a partition are of one moment, or that of a later position is newer: so a message that comes
-        meanwhile is not taken for one between two positions. Raises as `extents`.
-        """
-        wanted = missing = sorted(set(places))
-        results: dict[PartitionPosition, ProbeResult] = {}
-        retries = self._retries("probing stores")
-        sizes = iter(_FETCHES)
-        fetches = next(sizes)
-        while missing:
-            answers, problem = self._attempt(missing, fetches, optional)
-            for place, answer in answers.items():
-                if isinstance(answer, ProbeResult):
-                    results[place] = answer
-                elif answer.is_certain and place in only_exact:
-                    results[place] = ProbeResult(answer.begin, ())
-            missing = [place for place in missing if place not in results]
-            if problem is not None:
-                self._on_failed(retries, problem, {place[0] for place in missing if place not in answers})
-            elif fetches < _FETCHES[-1]:
-                fetches = next(sizes)
-            else:
-                missing = [place for place in missing if place not in answers]
-                if missing and not retries.pause():
-                    break
-            first_missing = dict(reversed(missing))
-            missing = [place for place in wanted if place[1] >= first_missing.get(place[0], place[1] + 1)]
-            for place in missing:
-                results.pop(place, None)
-        if wanted:
-            retries.progress()
-        for partition, position in wanted:
-            if (partition, position) not in results:
-                _log.info("%s: the broker does not say for now what is stored at %d", partition, position)
-        return results
+        """Return what is stored at the positions (bytes of the index), as `probing` finds it. Raises as `extents`."""
+        wanted: dict[Partition, list[int]] = {}
+        for partition, position in sorted(set(places)):
+            wanted.setdefault(partition, []).append(position)
+        exact = {one: {at for at in positions if (one, at) in only_exact} for one, positions in wanted.items()}
+        found = self._hold(
+            "probing stores",
+            {
+                one: partial(probing, self.visitor, one, positions, exact[one], is_optional=one in optional)
+                for one, positions in wanted.items()
+            },
+        )
+        for partition, positions in wanted.items():
+            for position in positions:
+                if position not in found[partition]:
+                    _log.info("%s: the broker does not say for now what is stored at %d", partition, position)
+        return {(one, at): result for one, results in found.items() for at, result in results.items()}
 
     def have_messages(
         self, spans: Iterable[tuple[Partition, int, int]], optional: Collection[Partition] = frozenset()
     ) -> dict[Partition, bool]:
-        """Return whether each partition has a message in its span, [begin, end): then its first message from the begin
-        on is another one than from the end on. Both are asked for twice. The first answers may be of different moments:
-        what came behind the end between them, or was removed by retention, looks like a difference, too.
+        """Return whether each partition has a message in its span, [begin, end).
 
         A partition is left out if its broker gives no clear answer. Raises as `extents`.
         """
-        wanted = list(spans)
-        found = self.probe(((one, at) for one, *span in wanted for at in span), optional=optional)
-        clear = [((one, begin), (one, end)) for one, begin, end in wanted if {(one, begin), (one, end)} <= found.keys()]
-        differ = [places for places in clear if found[places[0]].first_id not in (None, found[places[1]].first_id)]
-        has_message = {begin[0]: False for begin, _ in set(clear).difference(differ)}
-        again = self.probe((place for places in differ for place in places), optional=optional)
-        for begin, end in differ:
-            if begin in again and end in again:
-                first = found[begin]
-                has_message[begin[0]] = again[begin].begins_as(first) and again[end].first_id != first.first_id
-        return has_message
+        found = self._hold(
+            "looking for messages",
+            {
+                one: partial(looking_between, self.visitor, one, begin, end, is_optional=one in optional)
+                for one, begin, end in spans
+            },
+        )
+        return {one: answer for one, answer in found.items() if answer is not None}
+
+    def messages_at(
+        self, places: Mapping[Partition, int], optional: Collection[Partition] = frozenset()
+    ) -> dict[Partition, int | None]:
+        """Return the id of each partition's message at its position, None if it has none there. Raise `TransportError`
+        also if a broker gives no clear answer for the settings' `retry_for`, else as `extents`."""
+        return self._hold(
+            "looking for messages",
+            {
+                one: partial(looking_at, self.visitor, one, position, is_optional=one in optional)
+                for one, position in places.items()
+            },
+        )
 
     def proven(self, places: Iterable[PartitionPosition]) -> Iterator[PartitionPosition]:
         """Yield those of the places at which the partition surely has a message, however many entries of others follow.
-
-        One fetch more shows where the reply with this message ended. Fetches from behind the position that pass this
-        end without a message prove that the message stands at the position.
-        """
-        for partition, position in places:
-            fetch = self.visitor.fetch(partition, escape=True)
-            seeks = self.visitor.seek(partition, position), self.visitor.seek(partition, position + UNIT)
-            requests = [seeks[0], fetch, fetch, seeks[1], *[fetch] * _FETCHES_TO_PASS_A_REPLY]
-            try:
-                if _stands_at(position, self.visitor.exchange({partition: requests})[partition]):
-                    yield partition, position
-            except TransportError as error:
-                self.visitor.failed(partition, error)
-            except (ConfigError, ServerError) as error:
-                _log.info("%s", error)
+        There is one for each partition. Raises as `extents`."""
+        wanted = dict(places)
+        found = self._hold(
+            "proving owners of messages",
+            {one: partial(proving, self.visitor, one, position) for one, position in wanted.items()},
+        )
+        return ((one, position) for one, position in wanted.items() if found[one])
 
     def extents(self, partitions: Iterable[Partition], policy: int = READ_EVERYTHING) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
@@ -166,26 +147,16 @@ class Prober:
         `retry_for`; `AuthError`, `ConfigError` or `ServerError` for a permanent refusal.
         """
         wanted = list(partitions)
-        missing = {partition.store: partition for partition in wanted}
-        found: dict[Store, Extent] = {}
-        retries = self._retries("asking for the ends of stores")
-        while missing:
-            problem: TransportError | None = None
-            requests = {partition: [self.visitor.seek(partition, 0, policy)] for partition in missing.values()}
-            for partition, (exchange,) in self.visitor.exchange(requests).items():
-                try:
-                    reply = unwrap_seek(exchange)
-                except TransportError as error:
-                    self.visitor.failed(partition, error)
-                    problem = error
-                else:
-                    found[partition.store] = Extent(reply.currOffset, reply.maxOffset)
-                    del missing[partition.store]
-            if problem is not None:
-                self._on_failed(retries, problem, [one for one in wanted if one.store in missing])
-        if wanted:
-            retries.progress()
-        return {partition: found[partition.store] for partition in wanted}
+        asked = {partition.store: partition for partition in wanted}
+        try:
+            found = self._hold(
+                "asking for the ends of stores",
+                {one: partial(asking_extent, self.visitor, one, policy) for one in asked.values()},
+            )
+        except TransportError as error:
+            error.unserved = frozenset(one for one in wanted if asked[one.store] in error.unserved)
+            raise
+        return {partition: found[asked[partition.store]] for partition in wanted}
 
     def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses
@@ -200,82 +171,154 @@ class Prober:
         fetches.
         """
         counts: dict[Partition, int] = {}
-        grown: set[Store] = set()
-        for batch in write_batches(list(places)):
-            left = {partition: places[partition] for partition in batch if partition.store not in grown}
-            for partition, at, reply in fetch_once(self.visitor, left):
-                if at.maxOffset != ends[partition.store]:
-                    grown.add(partition.store)
-                elif at.currOffset == places[partition] and reply.errCode == ErrCode.NOT_FOUND:
+        for partition, (at, reply) in self.fetch_once(places).items():
+            if at.maxOffset == ends[partition.store] and at.currOffset == places[partition]:
+                if reply.errCode == ErrCode.NOT_FOUND:
                     counts[partition] = 0
-                elif reply.errCode == ErrCode.SUCCESS and at.currOffset == reply.currOffset == places[partition]:
+                elif reply.errCode == ErrCode.SUCCESS and reply.currOffset == places[partition]:
                     counts[partition] = len(reply.messages)
         extents = self.extents(counts)
         return {one: count for one, count in counts.items() if extents[one].end == ends[one.store]}
 
-    def _retries(self, what: str) -> Retries:
-        settings = self.visitor.settings
-        return Retries(settings.retry_for, settings.clock, f"{what} in group {self.visitor.group}", _log)
+    def fetch_once(self, places: Mapping[Partition, int]) -> dict[Partition, SeekAndFetch]:
+        """Return the replies to a seek and one fetch of each partition, but of those whose brokers do not answer. Raise
+        `AuthError`, `ConfigError` or `ServerError` for a permanent refusal."""
+        found = self._hold(
+            "fetching once", {one: partial(fetching, self.visitor, one, at) for one, at in places.items()}
+        )
+        return {one: replies for one, replies in found.items() if replies is not None}
 
-    def _on_failed(self, retries: Retries, problem: TransportError, unserved: Collection[Partition]) -> None:
-        """Pause before the next attempt, or raise `TransportError`."""
-        if not retries.failed(f"{problem}; {len(unserved)} partitions are missing"):
-            raise TransportError(
-                f"{problem}; gave up after {self.visitor.settings.retry_for:g} s. Check that the broker runs and can "
-                "be reached from this machine",
-                unserved=frozenset(unserved),
-            )
-
-    def _attempt(
-        self, places: Iterable[PartitionPosition], fetches: int, optional: Collection[Partition]
-    ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], TransportError | None]:
-        """Return the clear answers, and an error if a broker did not answer."""
-        by_partition: dict[Partition, list[int]] = {}
-        for partition, position in places:
-            by_partition.setdefault(partition, []).append(position)
-        answers: dict[PartitionPosition, ProbeResult | _OthersOnly] = {}
-        problem: TransportError | None = None
-        for batch in write_batches(list(by_partition)):
-            requests: dict[Partition, list[ServerRequest]] = {}
-            for partition in batch:
-                fetch = self.visitor.fetch(partition, escape=True)
-                probes = [(self.visitor.seek(partition, at), *[fetch] * fetches) for at in by_partition[partition]]
-                requests[partition] = [one for probe in probes for one in probe]
-            for partition, exchanges in self.visitor.exchange(requests).items():
-                try:
-                    for number, position in enumerate(by_partition[partition]):
-                        first = number * (1 + fetches)
-                        answer = _answer(exchanges[first : first + 1 + fetches])
-                        if answer is not None:
-                            answers[partition, position] = answer
-                except TransportError as error:
-                    if partition in optional and is_unknown_partition(str(error)):
-                        answers |= {(partition, at): _OthersOnly(at, False) for at in by_partition[partition]}
-                    else:
-                        self.visitor.failed(partition, error)
-                        problem = error
-        return answers, problem
+    def _hold(self, what: str, conversations: Mapping[Partition, Begin[T]]) -> dict[Partition, T]:
+        return hold(self.visitor, conversations, f"{what} in group {self.visitor.group}")
 
 
-def write_batches(partitions: Sequence[Partition]) -> list[Sequence[Partition]]:
-    """Divide `partitions` into batches whose replies may be kept in memory together."""
-    size = _PARTITIONS_PER_WRITE
-    return [partitions[first : first + size] for first in range(0, len(partitions), size)]
+def asking_extent(visitor: Visitor, partition: Partition, policy: int) -> Conversation[Extent]:
+    (seek,) = yield [visitor.seek(partition, 0, policy)]
+    reply = unwrap_seek(seek)
+    return Extent(reply.currOffset, reply.maxOffset)
 
 
-def fetch_once(
-    visitor: Visitor, places: Mapping[Partition, int]
-) -> Iterator[tuple[Partition, broker_pb.RegisterResponseB2C, broker_pb.GetMessageResponseB2C]]:
-    """Yield the replies to a seek and one fetch of each partition, but of those whose brokers do not answer."""
-    requests = {one: [visitor.seek(one, at), visitor.fetch(one, escape=True)] for one, at in places.items()}
-    for partition, (seek, (request, outcome)) in visitor.exchange(requests).items():
+def probing(
+    visitor: Visitor,
+    partition: Partition,
+    positions: Sequence[int],
+    only_exact: Collection[int] = (),
+    *,
+    is_optional: bool = False,
+) -> Conversation[dict[int, ProbeResult]]:
+    """Return what is stored at the positions, which ascend. One is left out if the broker gives no clear answer for
+    now. At `only_exact` it suffices to know whether the partition has a message exactly there. The broker may lack
+    a partition that `is_optional`; then it gives none.
+
+    The answers are of one moment, or that of a later position is newer: so a message that comes meanwhile is not taken
+    for one between two positions.
+    """
+    results: dict[int, ProbeResult] = {}
+    fetch = visitor.fetch(partition, escape=True)
+    sizes = iter(_FETCHES)
+    fetches = next(sizes)
+    missing = list(positions)
+    while missing:
+        exchanges = yield [one for at in missing for one in (visitor.seek(partition, at), *[fetch] * fetches)]
         try:
-            sought = unwrap_seek(seek)
-            fetched = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, request.what)
+            answers = {
+                at: _answer(exchanges[number * (1 + fetches) : (number + 1) * (1 + fetches)])
+                for number, at in enumerate(missing)
+            }
         except TransportError as error:
-            visitor.failed(partition, error)
-        else:
-            yield partition, sought, fetched
+            if is_optional and is_unknown_partition(str(error)):
+                break
+            raise
+        for at, answer in answers.items():
+            if isinstance(answer, ProbeResult):
+                results[at] = answer
+            elif answer is not None and answer.is_certain and at in only_exact:
+                results[at] = ProbeResult(answer.begin, ())
+        missing = [at for at in missing if at not in results]
+        if fetches < _FETCHES[-1]:
+            fetches = next(sizes)
+        else:  # to ask again helps only where another client moved the cursor
+            missing = [at for at in missing if answers[at] is None]
+            if missing and not (yield Wait(f"{partition}: no clear answer about {missing[0]}")):
+                break
+        if missing:
+            missing = [at for at in positions if at >= missing[0]]
+            for at in missing:
+                results.pop(at, None)
+    return results
+
+
+def looking_between(
+    visitor: Visitor, partition: Partition, begin: int, end: int, *, is_optional: bool = False
+) -> Conversation[bool | None]:
+    """Return whether the partition has a message in [begin, end): then its first message from the begin on is another
+    one than from the end on. None without a clear answer.
+
+    Both are asked for twice. The first answers may be of different moments: what came behind the end between them, or
+    was removed by retention, looks like a difference, too.
+    """
+    found = yield from probing(visitor, partition, [begin, end], is_optional=is_optional)
+    if not {begin, end} <= found.keys():
+        return None
+    if found[begin].first_id in (None, found[end].first_id):
+        return False
+    again = yield from probing(visitor, partition, [begin, end], is_optional=is_optional)
+    if not {begin, end} <= again.keys():
+        return None
+    return again[begin].begins_as(found[begin]) and again[end].first_id != found[begin].first_id
+
+
+def looking_at(
+    visitor: Visitor, partition: Partition, position: int, *, is_optional: bool = False
+) -> Conversation[int | None]:
+    """Return the id of the message at the position, None if the partition has none there, or `is_optional` and gives no
+    clear answer. Else raise `TransportError` then."""
+    places = [position, position + UNIT]
+    found = yield from probing(visitor, partition, places, {position}, is_optional=is_optional)
+    if position in found:
+        first = found[position]
+        if first.first_id is None or first.begin != position:
+            return None
+        if position + UNIT in found and found[position + UNIT].first_id == first.first_id:
+            return None
+        # These answers may be of different moments, see `looking_between`.
+        again = yield from probing(visitor, partition, places, {position}, is_optional=is_optional)
+        if position in again:
+            if not again[position].begins_as(first):
+                return None
+            if position + UNIT in again:
+                return None if again[position + UNIT].first_id == first.first_id else first.first_id
+            if (yield from proving(visitor, partition, position)):
+                return first.first_id
+    if is_optional:
+        return None
+    raise TransportError(f"the brokers do not say for now whether {partition} has a message at {position}")
+
+
+def proving(visitor: Visitor, partition: Partition, position: int) -> Conversation[bool]:
+    """Return whether the message that the partition's first fetch from the position on finds surely stands there.
+
+    One fetch more shows where the reply with this message ended. Fetches from behind the position that pass this end
+    without a message prove that the message stands at the position.
+    """
+    fetch = visitor.fetch(partition, escape=True)
+    seeks = visitor.seek(partition, position), visitor.seek(partition, position + UNIT)
+    exchanges = yield [seeks[0], fetch, fetch, seeks[1], *[fetch] * _FETCHES_TO_PASS_A_REPLY]
+    try:
+        return _stands_at(position, exchanges)
+    except (ConfigError, ServerError) as error:
+        _log.info("%s", error)
+        return False
+
+
+def fetching(visitor: Visitor, partition: Partition, position: int) -> Conversation[SeekAndFetch | None]:
+    """Return the replies to a seek and one fetch, None if the broker does not answer."""
+    seek, (request, outcome) = yield [visitor.seek(partition, position), visitor.fetch(partition, escape=True)]
+    try:
+        return unwrap_seek(seek), unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, request.what)
+    except TransportError as error:
+        visitor.failed(partition, error)
+        return None
 
 
 def _stands_at(position: int, exchanges: Sequence[Exchange]) -> bool:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.probe import fetch_once, write_batches
-from tubemq_spark.client.consumer.visitor import Visitor
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
@@ -42,15 +41,14 @@ class SizeSample(NamedTuple):
         return max(means, default=None)
 
 
-def sample_sizes(visitor: Visitor, places: Mapping[Partition, int]) -> dict[Partition, SizeSample]:
+def sample_sizes(prober: Prober, places: Mapping[Partition, int]) -> dict[Partition, SizeSample]:
     """Return a sample of each partition from its position on. A partition is left out if its broker gives no clear
     answer. Raise `AuthError`, `ConfigError` or `ServerError` for a permanent refusal.
     """
     samples: dict[Partition, SizeSample] = {}
-    for batch in write_batches(list(places)):
-        for partition, at, reply in fetch_once(visitor, {one: places[one] for one in batch}):
-            if reply.errCode == ErrCode.SUCCESS:
-                payload = sum(len(message.payLoadData) for message in reply.messages)
-                entries = (max(at.maxOffset, reply.maxOffset) - at.currOffset) // UNIT
-                samples[partition] = SizeSample(len(reply.messages), payload, reply.currDataDlt, entries)
+    for partition, (at, reply) in prober.fetch_once(places).items():
+        if reply.errCode == ErrCode.SUCCESS:
+            payload = sum(len(message.payLoadData) for message in reply.messages)
+            entries = (max(at.maxOffset, reply.maxOffset) - at.currOffset) // UNIT
+            samples[partition] = SizeSample(len(reply.messages), payload, reply.currDataDlt, entries)
     return samples
