@@ -19,13 +19,13 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client import system
-from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions
+from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, check_positions
 from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Deadline, delays
@@ -103,6 +103,13 @@ def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) ->
     targets' order, which is the brokers', too. `timeout` is in seconds, by default that of the settings."""
     if not targets:
         return []
+    requests = claim_requests(targets)
+    outcomes = send_requests(targets[0].requests.settings, requests, timeout)
+    return claim_answers(targets, zip(requests, outcomes, strict=True))
+
+
+def claim_requests(targets: Iterable[ClaimTarget]) -> list[ServerRequest]:
+    """Return what is sent for the targets."""
     requests: list[ServerRequest] = []
     for target in targets:
         if target.release_first is not None:
@@ -110,11 +117,16 @@ def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) ->
         requests.append(target.register())
         if target.release_after:
             requests.append(target.release(target.client_id))
-    outcomes = zip(requests, send_requests(targets[0].requests.settings, requests, timeout), strict=True)
+    return requests
+
+
+def claim_answers(targets: Iterable[ClaimTarget], exchanges: Iterable[Exchange]) -> list[ClaimAnswer]:
+    """Return the answers to `claim_requests`."""
+    outcomes = iter(exchanges)
     return [_answer(target, outcomes) for target in targets]
 
 
-def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome]]) -> ClaimAnswer:
+def _answer(target: ClaimTarget, outcomes: Iterator[Exchange]) -> ClaimAnswer:
     release = None if target.release_first is None else next(outcomes)
     request, outcome = next(outcomes)
     if target.release_after:

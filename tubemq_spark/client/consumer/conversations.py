@@ -111,9 +111,11 @@ def hold(
             continue
         table.end()
         if table.interrupted and not leave_out:
+            left = f"with {len(table.interrupted)} of {len(conversations)} partitions to go, "
             raise TransportError(
-                f"{least.reason}; gave up after {retry_for:g} s, {what}. Check that the broker runs, that this machine "
-                "can reach it, and that the topic is open for reading",
+                f"{least.reason}; gave up after {retry_for:g} s, {left if len(conversations) > 1 else ''}{what}. Check "
+                "that the brokers run, that this machine can reach them, that the topic is open for reading, and that "
+                "no other client uses the group",
                 unserved=frozenset(table.interrupted),
             )
         break

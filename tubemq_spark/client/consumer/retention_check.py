@@ -13,18 +13,17 @@ its store.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
+from tubemq_spark.client.consumer.conversations import Conversation, DirectChannel, hold
 from tubemq_spark.client.consumer.first_message import first_message, has_message_before
 from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.consumer.visitor import Visitor
-from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
-from tubemq_spark.client.retries import Retries
+from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.errors import DataLossError, FencedError, PositionMovedError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_FILES
@@ -34,8 +33,6 @@ from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-
-_log = logging.getLogger(__name__)
 
 # Entries before the range: most often the partition has a message in the first ones, or in four for each partition.
 _LOOK_BACK, _FURTHER = 64, 4000
@@ -156,28 +153,26 @@ class RetentionCheck:
         return prober.probe([place], [place], optional).get(place)
 
     def _finds_new_partitions(self) -> bool:
-        """Add the partitions that the store got after the plan, and return whether there are any. A broker refuses a
-        roll-back without a claim in another way than one in a partition that it does not have (wire:
-        BrokerServiceServer.consumerCommitC2B). Raise `TransportError` if it does not answer."""
-        settings = self._claim.requests.settings
-        retries = Retries(settings.retry_for, settings.clock, f"asking for the partitions of {self._claim.where}", _log)
+        """Add the partitions that the store got after the plan, and return whether there are any. Raise
+        `TransportError` if the broker does not answer."""
         known = len(self._members)
+        what = f"asking for the partitions of {self._claim.where}"
+        hold(DirectChannel(self._claim.requests.settings), {self._claim.partition: self._finding_members}, what)
+        return len(self._members) > known
+
+    def _finding_members(self) -> Conversation[None]:
+        """A broker refuses a roll-back without a claim in another way than one in a partition that it does not have
+        (wire: BrokerServiceServer.consumerCommitC2B)."""
         while True:
             number = 1 + max(one.partition_id for one in self._members)
             candidate = self._claim.partition._replace(partition_id=number)
             request = self._claim.requests.roll_back(self._claim.located_broker(), candidate, self._claim.client_id)
-            (outcome,) = send_requests(settings, [request])
-            try:
-                reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
-                if reply.errCode not in (ErrCode.SUCCESS, ErrCode.FORBIDDEN, ErrCode.UNAUTHORIZED):
-                    raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
-            except TransportError as error:
-                if not retries.failed(error):
-                    raise
-                continue
-            retries.progress()
+            ((_, outcome),) = yield [request]
+            reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
+            if reply.errCode not in (ErrCode.SUCCESS, ErrCode.FORBIDDEN, ErrCode.UNAUTHORIZED):
+                raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
             if reply.errCode != ErrCode.UNAUTHORIZED:
-                return len(self._members) > known
+                return
             self._members.append(candidate)
 
     @contextmanager

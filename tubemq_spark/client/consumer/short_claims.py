@@ -8,35 +8,26 @@ the claims of the others, which have served their purpose once they are answered
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims
+from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, claim_answers, claim_requests
+from tubemq_spark.client.consumer.conversations import Begin, Conversation, DirectChannel, Wait, hold
 from tubemq_spark.client.consumer.working_group import ends_group
-from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.metadata import Partition
 
-_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _FIRST_PAUSE = (0.02, 0.08)  # seconds; random in this range, so that two clients part
-_OUTAGE = "asking where partitions end"
 _ROLE = "ends"
-
-
-class _Registration(NamedTuple):
-    """One register in `group`, which moves to `position`. With None it stays; a new group is at the beginning."""
-
-    partition: Partition
-    group: str
-    position: int | None = None
 
 
 def read_ends(
@@ -55,8 +46,9 @@ def read_ends(
     Raise `TransportError` with the `unserved` partitions if a broker stays away for longer than `retry_for` seconds
     (default: those of the settings); `AuthError`, `ServerError`.
     """
-    wanted = [_Registration(partition, ends_group(base)) for partition in partitions]
-    return {one.partition: at.end for one, at in _register(session, wanted, retry_for, within).items()}
+    group = ends_group(base)
+    found = _hold(session, {one: partial(registering, session, group, one) for one in partitions}, retry_for, within)
+    return {one: at.end for one, (at,) in found.items()}
 
 
 def exchange_position(
@@ -68,94 +60,68 @@ def exchange_position(
     A new group is at the beginning of the store. Return None if the broker does not answer within so many seconds; the
     group may have moved. Raise `AuthError`, `ServerError`.
     """
-    read = _Registration(partition, group)
-    wanted = [read] if position is None else [read, _Registration(partition, group, position)]
-    found = _register(session, wanted, None, within)
-    return (found[read].group, found[wanted[-1]].group) if len(found) == len(wanted) else None
+    moves = [None] if position is None else [None, position]
+    found = _hold(session, {partition: partial(registering, session, group, partition, moves)}, None, within)
+    return (found[partition][0].group, found[partition][-1].group) if found else None
 
 
-def _register(
-    session: ProducerSession, wanted: Sequence[_Registration], retry_for: float | None, within: float | None
-) -> dict[_Registration, GroupPosition]:
-    """Return the group's position and the end of the store for each registration. A broker handles the registrations at
-    one partition in their order.
+def registering(
+    session: ProducerSession, group: str, partition: Partition, moves: Sequence[int | None] = (None,)
+) -> Conversation[list[GroupPosition]]:
+    """Register in `group` for each of the moves, which lead it to a position; with None it stays, and a new group is at
+    the beginning. Return where it is after each of them, with the end of the store.
 
-    `ClaimAcquirer` would do too much: it compares claims and waits for siblings. Here nothing is held for longer than a
-    request, so a claim of another process of the query may be ended at any time.
+    A register that was answered is not repeated. `ClaimAcquirer` would do too much: it compares claims and waits for
+    siblings. Here nothing is held for longer than a request, so a claim of another process of the query may be ended at
+    any time.
     """
-    settings = session.settings
-    retry_for = settings.retry_for if retry_for is None else retry_for
-    timeout = settings.rpc_timeout
-    if within is not None:
-        retry_for, timeout = min(retry_for, within), min(timeout, within)
-    log = _log if within is None else None
-    first = system.randomizer.uniform(*_FIRST_PAUSE)
-    retries = Retries(retry_for, settings.clock, _OUTAGE, log, first=first)
-    holders: dict[_Registration, str] = {}
-    found: dict[_Registration, GroupPosition] = {}
-    missing = list(wanted)
-    while missing:
-        answers, problems = _attempt(session, missing, holders, timeout)
-        found |= answers
-        missing = [one for one in missing if one not in found]
-        if answers:
-            retries.progress()
-        if not missing:
-            break
-        unserved = frozenset(one.partition for one in missing)
-        problem = problems[missing[0]]
-        if retries.failed(f"{problem}; {len(unserved)} partitions are missing"):
-            continue
-        if within is not None:
-            _log.info("no answer about %d partitions: %s", len(unserved), problem)
-            return found
-        raise TransportError(
-            f"{problem}; gave up after {retry_for:g} s, with {len(unserved)} of "
-            f"{len({one.partition for one in wanted})} partitions to go. Check that the brokers run, that the driver "
-            "and the executors can reach them, and that no other client uses the group",
-            unserved=unserved,
-        )
+    found: list[GroupPosition] = []
+    holder: str | None = None  # another process of the query, whose claim is in the way: it is released first
+    while len(found) < len(moves):
+        broker = session.known_broker(partition.broker_id)
+        if broker is None:
+            problem = f"the master lists no broker {partition.broker_id}, which has {partition}"
+        else:
+            requests = GroupRequests(session.settings, group, session.token)
+            targets = [
+                ClaimTarget(requests, broker, partition, _client_id(), position, release_after=True)
+                for position in moves[len(found) :]
+            ]
+            targets[0] = replace(targets[0], release_first=holder)
+            holder, problem = None, ""
+            for answer in claim_answers(targets, (yield claim_requests(targets))):
+                if problem:
+                    continue
+                if answer.position is not None:
+                    found.append(answer.position)
+                elif answer.error is None:
+                    problem = f"{targets[0].register().what}: the client {answer.holder} holds it"
+                    holder = answer.holder if (answer.holder or "").startswith(f"spark_{_ROLE}_") else None
+                elif isinstance(answer.error, TransportError):
+                    problem = str(answer.error)
+                else:
+                    raise answer.error
+        if problem and not (yield Wait(problem)):
+            raise TransportError(problem)
     return found
 
 
-def _attempt(
-    session: ProducerSession, wanted: Sequence[_Registration], holders: dict[_Registration, str], timeout: float
-) -> tuple[dict[_Registration, GroupPosition], dict[_Registration, str]]:
-    """Send one write to each broker. Return the answers, and what went wrong with the other registrations.
-
-    `holders` are the other processes of the query whose claims are in the way. Their claims are released first.
-    """
-    positions: dict[_Registration, GroupPosition] = {}
-    problems: dict[_Registration, str] = {}
-    targets: dict[_Registration, ClaimTarget] = {}
-    for one in wanted:
-        broker = session.known_broker(one.partition.broker_id)
-        if broker is None:
-            problems[one] = f"the master lists no broker {one.partition.broker_id}, which has {one.partition}"
-            continue
-        targets[one] = ClaimTarget(
-            GroupRequests(session.settings, one.group, session.token),
-            broker,
-            one.partition,
-            _client_id(),
-            one.position,
-            ReadStatus.NORMAL,
-            release_first=holders.pop(one, None),
-            release_after=True,
-        )
-    answers = send_claims(list(targets.values()), timeout)
-    for (one, target), (position, holder, error, *_) in zip(targets.items(), answers, strict=True):
-        if position is not None:
-            positions[one] = position
-        elif isinstance(error, TransportError):
-            problems[one] = str(error)
-        elif error is not None:
-            raise error
-        else:
-            problems[one] = f"{target.register().what}: the client {holder} holds it"
-            if holder is not None and holder.startswith(f"spark_{_ROLE}_"):
-                holders[one] = holder
-    return positions, problems
+def _hold(
+    session: ProducerSession, conversations: Mapping[Partition, Begin[T]], retry_for: float | None, within: float | None
+) -> dict[Partition, T]:
+    """Hold the conversations. With `within`, leave out those that have no result in so many seconds."""
+    settings = session.settings
+    retry_for, timeout = settings.retry_for if retry_for is None else retry_for, settings.rpc_timeout
+    if within is not None:
+        retry_for, timeout = min(retry_for, within), min(timeout, within)
+    return hold(
+        DirectChannel(settings, timeout),
+        conversations,
+        "asking where partitions end",
+        retry_for=retry_for,
+        first_pause=system.randomizer.uniform(*_FIRST_PAUSE),
+        leave_out=within is not None,
+    )
 
 
 # One for each process: a claim that a broken connection left must not stop the next attempt.
