@@ -13,7 +13,7 @@ import pytest
 from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reading import UNIT, Row
-from tubemq_spark.client.consumer.claim_acquirer import ClaimConflict
+from tubemq_spark.client.consumer import conversations
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -86,13 +86,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """Actions that replace the pauses of a reader that waits for a partition, in this order."""
     actions: list[Callable[[], object]] = []
 
-    def pause(conflict: ClaimConflict) -> None:
-        if conflict._waits:
-            conflict._waits = []
-            assert actions, "the reader waits"
-            actions.pop(0)()
+    def pause(*_: object) -> None:
+        assert actions, "the reader waits"
+        actions.pop(0)()
 
-    monkeypatch.setattr(ClaimConflict, "pause", pause)
+    monkeypatch.setattr(conversations, "pause", pause)
     return actions
 
 

@@ -130,9 +130,10 @@ def test_the_wait_for_a_sibling_has_no_limit_and_is_logged_once_a_minute(
     conflict: ClaimConflict, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     while clock.now < 1000 + 3600:
-        assert not conflict.must_fence("here", SIBLING)
-        conflict.pause()
-        assert 0.01 <= clock.pauses[-1] <= 0.5
+        verdict = conflict.judge("here", SIBLING)
+        assert not verdict.fence
+        assert 0.01 <= verdict.pause <= 0.5
+        clock.sleep(verdict.pause)
     assert 58 <= len(caplog.records) <= 60
     text = caplog.records[0].getMessage()
     assert text.startswith("[claim-wait] here: another scan of the same data reads the partition, a task of app-1, my-")
@@ -152,14 +153,13 @@ def test_the_wait_for_other_holders_ends_after_the_claim_timeout(
     conflict: ClaimConflict, clock: ManualClock, holder: str, error: type[Exception], words: str
 ) -> None:
     for _ in range(20):  # the time that siblings take does not count
-        assert not conflict.must_fence("here", SIBLING)
+        assert not conflict.judge("here", SIBLING).fence
         clock.advance(60)
     begun = clock.now
 
     def go_on() -> None:
         while True:
-            assert not conflict.must_fence("here", holder)
-            conflict.pause()
+            clock.sleep(conflict.judge("here", holder).pause)
 
     with pytest.raises(error, match=words):
         go_on()
@@ -169,16 +169,16 @@ def test_the_wait_for_other_holders_ends_after_the_claim_timeout(
 
 def test_a_newer_run_that_took_our_claim_over_ends_the_wait_at_once(conflict: ClaimConflict) -> None:
     with pytest.raises(FencedError, match=r"here: a newer run of this query, spark_q_r6_.*, has taken the partition"):
-        conflict.must_fence("here", NEWER_RUN, was_ours=True)
+        conflict.judge("here", NEWER_RUN, was_ours=True)
 
 
 def test_the_error_names_the_holders_host_and_application(conflict: ClaimConflict, clock: ManualClock) -> None:
     other = replace(WAITING, query="r", label=label_of("host_3", "application_17_0001", "Nightly: copy", "clicks"))
-    assert not conflict.must_fence("here", str(other))
+    assert not conflict.judge("here", str(other)).fence
     clock.advance(46)
     words = r"a task of application-17-0001, Nightly-copy, clicks on host-3 \(spark_r_.*\)\. Stop it"
     with pytest.raises(PartitionOccupiedError, match=words):
-        conflict.must_fence("here", str(other))
+        conflict.judge("here", str(other))
 
 
 APPLICATION = "app-0123456789abcdef"
@@ -195,16 +195,16 @@ SECOND = {
 def test_another_query_of_the_application_is_not_waited_for(clock: ManualClock, kind: str) -> None:
     """It may be stopping, so it has a few seconds. The error names both."""
     conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND[kind], claim_timeout=45.0)
-    assert not conflict.must_fence("here", str(DRIVER_CLAIM))
+    assert not conflict.judge("here", str(DRIVER_CLAIM)).fence
     clock.advance(4.9)
-    assert not conflict.must_fence("here", str(DRIVER_CLAIM))
+    assert not conflict.judge("here", str(DRIVER_CLAIM)).fence
     clock.advance(0.2)
     words = (
         r"streaming query first on host-7, begun at 2026-09-21 14:13:20 UTC \(spark_first_.*\) of this Spark "
         rf"application reads group g already.* change that of {SECOND[kind].description}, or"
     )
     with pytest.raises(PartitionOccupiedError, match=words):
-        conflict.must_fence("here", str(DRIVER_CLAIM))
+        conflict.judge("here", str(DRIVER_CLAIM))
 
 
 @pytest.mark.parametrize("process", ["ended", "9" * 18], ids=["killed", "impossible"])
@@ -215,9 +215,9 @@ def test_a_query_of_the_application_whose_process_was_killed_is_waited_for(clock
     number = process.replace("ended", str(ended.pid))
     holder = str(replace(DRIVER_CLAIM, label=label_of("host-7", f"{APPLICATION}-{number}")))
     conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
-    assert not conflict.must_fence("here", holder)
+    assert not conflict.judge("here", holder).fence
     clock.advance(44.9)
-    assert not conflict.must_fence("here", holder)
+    assert not conflict.judge("here", holder).fence
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,6 @@ def test_a_query_of_the_application_whose_process_was_killed_is_waited_for(clock
 )
 def test_a_query_of_another_application_is_waited_for(clock: ManualClock, other: str) -> None:
     conflict = ClaimConflict(ClientSettings((), clock=clock), "g", SECOND["query"], claim_timeout=45.0)
-    assert not conflict.must_fence("here", str(replace(DRIVER_CLAIM, label=other)))
+    assert not conflict.judge("here", str(replace(DRIVER_CLAIM, label=other))).fence
     clock.advance(44.9)
-    assert not conflict.must_fence("here", str(replace(DRIVER_CLAIM, label=other)))
+    assert not conflict.judge("here", str(replace(DRIVER_CLAIM, label=other))).fence

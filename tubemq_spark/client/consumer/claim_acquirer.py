@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim acquisition: the one way in which the client gets a partition of a consumer group from its broker.
 
-`send_claims` sends one attempt for many partitions. A broker's reply 410 names the client that holds a partition.
-`ClaimConflict` decides, for tasks and drivers alike, by what `ClaimId.relation` says about the holder:
+`claiming` is the conversation about it. A broker's reply 410 names the client that holds a partition. `ClaimConflict`
+decides, for tasks and drivers alike, by what `ClaimId.relation` says about the holder:
 
 * A predecessor is fenced: its claim is released. This does not cancel a fetch that the broker is already running. Such
   a fetch advances the next owner's cursor, and that owner skips messages without notice (wire:
@@ -19,15 +19,15 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client import system
 from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, check_positions
+from tubemq_spark.client.consumer.conversations import Conversation, Wait
 from tubemq_spark.client.counters import COUNTERS, Count
-from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError, TubeMQError
@@ -98,16 +98,6 @@ class ClaimAnswer(NamedTuple):
     was_fenced: bool = False  # the broker has released the claim of `holder`
 
 
-def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) -> list[ClaimAnswer]:
-    """Send one claim for each target, in one write for each broker, and return the answers, also errors, in the
-    targets' order, which is the brokers', too. `timeout` is in seconds, by default that of the settings."""
-    if not targets:
-        return []
-    requests = claim_requests(targets)
-    outcomes = send_requests(targets[0].requests.settings, requests, timeout)
-    return claim_answers(targets, zip(requests, outcomes, strict=True))
-
-
 def claim_requests(targets: Iterable[ClaimTarget]) -> list[ServerRequest]:
     """Return what is sent for the targets."""
     requests: list[ServerRequest] = []
@@ -164,6 +154,14 @@ def _release_error(request: ServerRequest, outcome: Outcome) -> TubeMQError | No
     return TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
 
 
+class Verdict(NamedTuple):
+    """What to do about the holder of a partition: `fence` it, which releases its claim, or wait; and how many seconds
+    to pause before the next attempt. The length is random, so that each of two waiting clients gets its turn."""
+
+    fence: bool
+    pause: float
+
+
 class ClaimConflict:
     """The wait of `claim` for one or more partitions. It starts when the object is created."""
 
@@ -179,24 +177,23 @@ class ClaimConflict:
         self._fencing_ends: Deadline | None = None  # set by the first predecessor
         self._fenced: Counter[str] = Counter()  # how many holders were fenced, by `where`
         self._doubtful: set[str] = set()
-        self._delays = delays(_CLAIM_FIRST_PAUSE, _CLAIM_MAX_PAUSE)
-        self._waits: list[float] = []  # seconds, for each holder of this attempt that must be waited for
+        self._delays: dict[str, Iterator[float]] = {}  # by `where`
         self._next_log: dict[str, float] = {}  # by holder, on the monotonic clock
 
-    def must_fence(self, where: str, holder: str, *, was_ours: bool = False) -> bool:
-        """Return True if the caller must release the claim of `holder` on the partition at `where` now, False to wait.
+    def judge(self, where: str, holder: str, *, was_ours: bool = False) -> Verdict:
+        """Return what to do about `holder`, which has the partition at `where`. Then the caller tries again.
 
-        Either way the caller calls `pause` and tries again. With `was_ours` this run held the partition before, so a
-        run that looks newer cannot be a dead one. Raise `FencedError` if the holder replaces the caller, or a run that
-        looks newer holds the partition for too long, `PartitionOccupiedError` if any other holder but a sibling does.
+        With `was_ours` this run held the partition before, so a run that looks newer cannot be a dead one. Raise
+        `FencedError` if the holder replaces the caller, or a run that looks newer holds the partition for too long,
+        `PartitionOccupiedError` if any other holder but a sibling does.
         """
         holder_id = ClaimId.parse(holder)
         relation = Relation.FOREIGN if holder_id is None else self._claim.relation(holder_id)
         if relation is not Relation.SIBLING:
             self._doubtful.add(where)
         if relation is Relation.PREDECESSOR:
-            self._on_predecessor(where, holder)
-            return True
+            is_repeated = self._on_predecessor(where, holder)
+            return Verdict(True, self._pause(where) if is_repeated else 0.0)
         if relation is Relation.UNCLEAR and was_ours:
             raise FencedError(
                 f"{where}: a newer run of this query, {holder}, has taken the partition over. Check that the query "
@@ -206,9 +203,8 @@ class ClaimConflict:
         if relation is Relation.SUCCESSOR:
             problem = f"{where}: {self._claim} is too late, the newer attempt {holder} holds the partition"
             raise FencedError(problem, holder=holder)
-        if relation is Relation.SIBLING:
-            self._waits.append(math.inf)
-        else:
+        left = math.inf
+        if relation is not Relation.SIBLING:
             now = self._settings.clock.monotonic()
             if self._waits_since is None:
                 self._waits_since = now
@@ -216,22 +212,17 @@ class ClaimConflict:
             left = self._waits_since + self._longest_wait(holder_id) - now
             if left <= 0:
                 raise self._timeout_error(where, holder, relation)
-            self._waits.append(left)
         self._log_wait(where, holder, relation)
-        return False
+        return Verdict(False, self._pause(where, left))
 
     def is_doubtful(self, where: str) -> bool:
         """Return True if a holder at `where` may have left while one of its fetches was running. Siblings do not: they
         release a partition only after all their fetches were answered."""
         return where in self._doubtful
 
-    def pause(self) -> None:
-        """Sleep before the next attempt, if a holder must be waited for. The length is random, so that each of two
-        waiting clients gets its turn."""
-        if self._waits:
-            seconds = min(next(self._delays) * system.randomizer.uniform(0.5, 1.0), *self._waits)
-            self._waits = []
-            self._settings.clock.sleep(max(seconds, _SHORTEST_PAUSE))
+    def _pause(self, where: str, at_most: float = math.inf) -> float:
+        delay = next(self._delays.setdefault(where, delays(_CLAIM_FIRST_PAUSE, _CLAIM_MAX_PAUSE)))
+        return max(_SHORTEST_PAUSE, min(delay * system.randomizer.uniform(0.5, 1.0), at_most))
 
     def _longest_wait(self, holder: ClaimId | None) -> float:
         return min(_SAME_APPLICATION_WAIT, self._claim_timeout) if self._runs_beside(holder) else self._claim_timeout
@@ -242,7 +233,8 @@ class ClaimConflict:
         process = None if holder is None else self._claim.query_beside(holder)
         return process is not None and system.is_running(process)
 
-    def _on_predecessor(self, where: str, holder: str) -> None:
+    def _on_predecessor(self, where: str, holder: str) -> bool:
+        """Note that the holder is fenced. Return whether that was tried before."""
         count = self._fenced[where]
         self._fencing_ends = self._fencing_ends or Deadline(self._settings.retry_for, self._settings.clock)
         if count == 0:
@@ -254,9 +246,8 @@ class ClaimConflict:
                 "refuses",
                 holder=holder,
             )
-        else:
-            self._waits.append(math.inf)
         self._fenced[where] += 1
+        return count > 0
 
     def _timeout_error(self, where: str, holder: str, relation: Relation) -> TubeMQError:
         holder_id = ClaimId.parse(holder)
@@ -307,58 +298,52 @@ def _described(holder: str) -> str:
     return holder if holder_id is None else f"{holder_id.description} ({holder})"
 
 
-class ClaimAcquirer:
-    """Acquires partitions of one group for `claim`: the caller calls `attempt` and `conflict.pause` until it has them.
+def claiming(
+    next_target: Callable[[], ClaimTarget],
+    conflict: ClaimConflict,
+    note: Callable[[ClaimTarget, ClaimAnswer], None],
+    *,
+    was_ours: bool = False,
+    reads_next: bool = False,
+) -> Conversation[None]:
+    """Acquire a partition: fence its predecessors, and wait for other holders. `next_target` is asked before each
+    attempt, and each answer goes to `note`, the last one with a position.
 
-    `conflict` is the wait for holders. It ends when all partitions of an attempt are acquired; then another begins.
+    `was_ours`: this run has held the partition before. With `reads_next` the caller reads as soon as it has the claim.
+    Raises the error of an answer, and as `ClaimConflict.judge`.
     """
+    while True:
+        target = next_target()
+        (answer,) = claim_answers([target], (yield claim_requests([target])))
+        pause = 0.0
+        if answer.holder is not None:
+            verdict = conflict.judge(target.where, answer.holder, was_ours=was_ours)
+            pause = verdict.pause
+            if verdict.fence:
+                answer = _fenced(answer, (yield _fence(target, answer.holder, reads_next)), reads_next)
+        note(target, answer)
+        if answer.position is not None:
+            return
+        if answer.error is not None:
+            raise answer.error
+        problem = f"{target.where}: {answer.holder} holds the partition"
+        if pause and not (yield Wait(problem, pause)):
+            raise TransportError(problem)
 
-    def __init__(
-        self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float, *, reads_next: bool = False
-    ) -> None:
-        """`claim_timeout` is as for `ClaimConflict`. With `reads_next` the caller reads as soon as it has the claim."""
-        self._settings = settings
-        self._new_conflict = partial(ClaimConflict, settings, group, claim, claim_timeout)
-        self.conflict = self._new_conflict()
-        self._reads_next = reads_next
 
-    def attempt(
-        self, targets: Sequence[ClaimTarget], timeout: float | None = None, were_ours: Collection[Partition] = ()
-    ) -> list[ClaimAnswer]:
-        """Send claims as `send_claims` does, and fence the predecessors that hold some of the partitions. Errors of
-        `ClaimConflict.must_fence` are in the answers, too. This run has held `were_ours` before."""
-        answers = send_claims(targets, timeout)
-        if all(answer.position is not None for answer in answers):
-            self.conflict = self._new_conflict()
-            return answers
-        if any(answer.error is not None and not isinstance(answer.error, TransportError) for answer in answers):
-            return answers
-        fences: dict[int, list[ServerRequest]] = {}
-        for number, (target, answer) in enumerate(zip(targets, answers, strict=True)):
-            if answer.holder is None:
-                continue
-            was_ours = target.partition in were_ours
-            try:
-                if not self.conflict.must_fence(target.where, answer.holder, was_ours=was_ours):
-                    continue
-            except TubeMQError as problem:
-                answers[number] = ClaimAnswer(error=problem)
-                return answers
-            fences[number] = [target.release(answer.holder)]
-            if self._reads_next:
-                # A fetch of the holder may still be running. It has most likely ended when two fetches of ours have,
-                # and the messages of these are not used.
-                fetch = target.requests.fetch(target.broker, target.partition, target.client_id)
-                fences[number] += [target.register(), fetch, fetch]
-        sent = [request for requests in fences.values() for request in requests]
-        outcomes = iter(send_requests(self._settings, sent, timeout))
-        for number, requests in fences.items():
-            exchanges = [(request, next(outcomes)) for request in requests]
-            broken = [outcome for _, outcome in exchanges if isinstance(outcome, TransportError)]
-            # A reader ignores a refused release: it meets the holder again, and `must_fence` limits how often.
-            error = broken[0] if broken else None if self._reads_next else _release_error(*exchanges[0])
-            if error is None:
-                answers[number] = answers[number]._replace(was_fenced=True)
-            else:
-                answers[number] = ClaimAnswer(error=error, is_answered=not broken)
-        return answers
+def _fence(target: ClaimTarget, holder: str, reads_next: bool) -> list[ServerRequest]:
+    if not reads_next:
+        return [target.release(holder)]
+    # A fetch of the holder may still be running. It has most likely ended when two fetches of ours have, and the
+    # messages of these are not used.
+    fetch = target.requests.fetch(target.broker, target.partition, target.client_id)
+    return [target.release(holder), target.register(), fetch, fetch]
+
+
+def _fenced(answer: ClaimAnswer, exchanges: Sequence[Exchange], reads_next: bool) -> ClaimAnswer:
+    broken = [outcome for _, outcome in exchanges if isinstance(outcome, TransportError)]
+    # A reader ignores a refused release: it meets the holder again, and `judge` limits how often.
+    error = broken[0] if broken else None if reads_next else _release_error(*exchanges[0])
+    if error is None:
+        return answer._replace(was_fenced=True)
+    return ClaimAnswer(error=error, is_answered=not broken)

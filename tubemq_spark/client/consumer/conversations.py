@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.consumer.broker_requests import Exchange
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests
 from tubemq_spark.client.retries import Retries
@@ -27,6 +29,8 @@ from tubemq_spark.protocol.metadata import Partition
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+_NO_LOCK = nullcontext()
 
 AT_ONCE = 32
 """Partitions in one write: a reply may have half a megabyte, and all replies of a write are in memory."""
@@ -83,9 +87,11 @@ def hold(
     retry_for: float | None = None,
     first_pause: float = 0.05,
     leave_out: bool = False,
+    at_once: int = AT_ONCE,
+    lock: AbstractContextManager[Any] = _NO_LOCK,
 ) -> dict[Partition, T]:
-    """Hold one conversation with each partition, side by side, and return their results. `what` they do, for errors
-    and the log.
+    """Hold one conversation with each partition, side by side, `at_once` in one write, and return their results. `what`
+    they do, for errors and the log. Have the `lock`, but not in pauses.
 
     Raise `TransportError` with the `unserved` partitions after `retry_for` seconds without progress, by default those
     of the settings; `leave_out` them instead. Other errors of a conversation are passed on at once.
@@ -93,8 +99,8 @@ def hold(
     settings = channel.settings
     retry_for = settings.retry_for if retry_for is None else retry_for
     retries = Retries(retry_for, settings.clock, what, None if leave_out else _log, first=first_pause)
-    table = _Table(channel, conversations)
-    if table.talk():
+    table = _Table(channel, conversations, at_once, lock)
+    if table.begin():
         retries.progress()
     while table.interrupted:
         waits = list(table.interrupted.values())
@@ -105,8 +111,7 @@ def hold(
         else:
             goes_on = retries.failed(f"{least.reason}; {len(waits)} partitions are missing", most)
         if goes_on:
-            table.resume()
-            if table.talk():
+            if table.resume():
                 retries.progress()
             continue
         table.end()
@@ -122,26 +127,76 @@ def hold(
     return table.results
 
 
+def converse(channel: Channel, partition: Partition, conversation: Conversation[T]) -> T:
+    """Hold one conversation, and return its result. Any error is passed on: the caller decides what to repeat."""
+    try:
+        wanted = next(conversation)
+        while True:
+            if isinstance(wanted, Wait):
+                pause(channel.settings.clock, wanted.seconds)
+                wanted = conversation.send(True)
+            else:
+                wanted = conversation.send(channel.exchange({partition: wanted})[partition])
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def pause(clock: Clock, seconds: float) -> None:
+    clock.sleep(seconds)
+
+
 class _Table(Generic[T]):
     """The conversations, as far as they have got."""
 
-    def __init__(self, channel: Channel, begin: Mapping[Partition, Begin[T]]) -> None:
-        self._channel, self._begin = channel, begin
+    def __init__(
+        self,
+        channel: Channel,
+        begin: Mapping[Partition, Begin[T]],
+        at_once: int,
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self._channel, self._begin, self._at_once, self._lock = channel, begin, at_once, lock
         self._running: dict[Partition, Conversation[T]] = {}
         self._asks: dict[Partition, Sequence[ServerRequest]] = {}  # what is to be sent next
         self._answers = dict.fromkeys(begin, 0)  # since a conversation began, after which it asked on
         self._most_answers = dict.fromkeys(begin, 0)
+        self._error: Exception | None = None  # that ends all, when each answer has been passed on
         self.interrupted: dict[Partition, Wait] = {}
         self.results: dict[Partition, T] = {}
-        for partition in begin:
-            self._start(partition)
 
-    def talk(self) -> bool:
+    def begin(self) -> bool:
+        """Let the conversations begin. Return as `_talk`."""
+        with self._lock:
+            for partition in self._begin:
+                self._start(partition)
+            return self._talk()
+
+    def resume(self) -> bool:
+        """Let the interrupted conversations go on. Return as `_talk`."""
+        with self._lock:
+            interrupted, self.interrupted = self.interrupted, {}
+            for partition in interrupted:
+                if partition in self._running:
+                    self._advance(partition, True)
+                else:
+                    self._start(partition)
+            return self._talk()
+
+    def end(self) -> None:
+        """Tell the conversations that wait that the time is over. Some have a result nevertheless."""
+        with self._lock:
+            for partition in [one for one in self.interrupted if one in self._running]:
+                del self.interrupted[partition]
+                self._advance(partition, False)
+            self._talk()
+
+    def _talk(self) -> bool:
         """Let the conversations go on until each has ended or is interrupted. Return whether one has got further than
         ever before: one that begins again and again makes no progress."""
         has_progress = False
-        while self._asks:
-            sent = {partition: self._asks.pop(partition) for partition in list(self._asks)[:AT_ONCE]}
+        while self._asks and self._error is None:
+            sent = {partition: self._asks.pop(partition) for partition in list(self._asks)[: self._at_once]}
             for partition, exchanges in self._channel.exchange(sent).items():
                 self._advance(partition, exchanges)
                 if partition in self._asks:
@@ -149,23 +204,9 @@ class _Table(Generic[T]):
                 if partition in self.results or self._answers[partition] > self._most_answers[partition]:
                     self._most_answers[partition] = self._answers[partition]
                     has_progress = True
+        if self._error is not None:
+            raise self._error
         return has_progress
-
-    def resume(self) -> None:
-        """Let the interrupted conversations go on."""
-        interrupted, self.interrupted = self.interrupted, {}
-        for partition in interrupted:
-            if partition in self._running:
-                self._advance(partition, True)
-            else:
-                self._start(partition)
-
-    def end(self) -> None:
-        """Tell the conversations that wait that the time is over. Some have a result nevertheless."""
-        for partition in [one for one in self.interrupted if one in self._running]:
-            del self.interrupted[partition]
-            self._advance(partition, False)
-        self.talk()
 
     def _start(self, partition: Partition) -> None:
         self._running[partition] = self._begin[partition]()
@@ -182,6 +223,8 @@ class _Table(Generic[T]):
             del self._running[partition]
             self._channel.failed(partition, error)
             self.interrupted[partition] = Wait(str(error))
+        except Exception as error:
+            self._error = self._error or error
         else:
             if isinstance(wanted, Wait):
                 self.interrupted[partition] = wanted

@@ -13,15 +13,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.cluster_metadata import by_store
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions
-from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import ClaimAnswer, ClaimConflict, ClaimTarget, GroupPosition, claiming
+from tubemq_spark.client.consumer.conversations import Begin, Conversation, DirectChannel, hold
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
-from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus
@@ -135,65 +136,47 @@ class GroupClaims:
         *,
         release: bool = False,
     ) -> None:
-        missing: dict[Partition, int | None] = {**positions}
-        retry_for = self._settings.retry_for if retry_for is None else retry_for
-        what = f"claiming partitions of group {self._session.group}"
-        retries = Retries(retry_for, self._settings.clock, what, _log)
-        acquirer = self._new_acquirer()
-        while missing:
-            with self._claiming:  # not during pauses: heartbeats must be able to claim what a broker forgot
-                error = self._attempt(missing, read_status, acquirer, release=release)
-            if error is None:
-                retries.progress()
-            elif not retries.failed(f"{error}; {len(missing)} partitions are missing"):
-                raise TransportError(
-                    f"{error}; gave up after {retry_for:g} s. Check that the broker runs and can be reached from the "
-                    "driver",
-                    unserved=frozenset(missing),
-                ) from None
-            acquirer.conflict.pause()
+        """Claim the partitions, or move the group there."""
+        hold(
+            DirectChannel(self._settings),
+            self._conversations(positions, read_status, release=release),
+            f"claiming partitions of group {self._session.group}",
+            retry_for=retry_for,
+            at_once=len(positions),
+            lock=self._claiming,  # heartbeats must be able to claim in pauses what a broker forgot
+        )
 
-    def _attempt(
-        self,
-        missing: dict[Partition, int | None],
-        read_status: ReadStatus,
-        acquirer: ClaimAcquirer,
-        timeout: float | None = None,
-        *,
-        release: bool = False,
-    ) -> TransportError | None:
-        """Claim all of `missing` once and remove the acquired ones. Return an error if a later attempt may succeed."""
-        targets = [
-            ClaimTarget(
-                self._requests,
-                self._session.broker(partition),
-                partition,
-                self._client_id,
-                position,
-                read_status,
-                release_after=release,
-            )
-            for partition, position in missing.items()
-        ]
-        were_ours = {partition for partition in missing if self._claim_on(partition).was_held}
-        answers = acquirer.attempt(targets, timeout, were_ours)
-        retryable: TransportError | None = None
-        fatal: TubeMQError | None = None  # raised after all answers, so that `release` knows the other claims
-        for target, answer in zip(targets, answers, strict=True):
-            claim = self._claim_on(target.partition)
-            claim.may_exist = not answer.is_answered
-            claim.is_topic_unknown = answer.is_unknown_topic
-            if answer.position is not None:
-                claim.on_acquired(answer.position, self._settings.clock.monotonic())
-                del missing[target.partition]
-            if isinstance(answer.error, TransportError):
-                retryable = answer.error
-                self.losses += target.partition in were_ours  # the broker may have restarted meanwhile
-            else:
-                fatal = fatal or answer.error
-        if fatal is not None:
-            raise fatal
-        return retryable
+    def _conversations(
+        self, positions: Mapping[Partition, int | None], read_status: ReadStatus, *, release: bool = False
+    ) -> dict[Partition, Begin[None]]:
+        conflict = ClaimConflict(self._settings, self._session.group, self.claim, self._claim_timeout)
+
+        def begin(partition: Partition, position: int | None) -> Conversation[None]:
+            was_ours = self._claim_on(partition).was_held
+
+            def next_target() -> ClaimTarget:
+                return ClaimTarget(
+                    self._requests,
+                    self._session.broker(partition),
+                    partition,
+                    self._client_id,
+                    position,
+                    read_status,
+                    release_after=release,
+                )
+
+            def note(_: ClaimTarget, answer: ClaimAnswer) -> None:
+                claim = self._claim_on(partition)
+                claim.may_exist = not answer.is_answered
+                claim.is_topic_unknown = answer.is_unknown_topic
+                if answer.position is not None:
+                    claim.on_acquired(answer.position, self._settings.clock.monotonic())
+                # The broker may have restarted meanwhile.
+                self.losses += was_ours and isinstance(answer.error, TransportError)
+
+            return claiming(next_target, conflict, note, was_ours=was_ours)
+
+        return {partition: partial(begin, partition, position) for partition, position in positions.items()}
 
     # Positions
 
@@ -302,7 +285,14 @@ class GroupClaims:
             for partition in lost:
                 self._claims[partition].is_held = False
                 self.losses += 1
-            self._attempt(dict(lost), ReadStatus.NORMAL, self._new_acquirer(), self._beat_timeout)
+            hold(
+                DirectChannel(self._settings, self._beat_timeout),
+                self._conversations(lost, ReadStatus.NORMAL),
+                f"claiming partitions of group {self._session.group}",
+                retry_for=0.0,
+                leave_out=True,
+                at_once=len(lost),
+            )
         finally:
             self._claiming.release()
 
@@ -331,9 +321,6 @@ class GroupClaims:
     @property
     def _beat_timeout(self) -> float:
         return min(self._settings.timings.reader_close_timeout, self._settings.rpc_timeout)
-
-    def _new_acquirer(self) -> ClaimAcquirer:
-        return ClaimAcquirer(self._settings, self._session.group, self.claim, self._claim_timeout)
 
     def _place(self, partition: Partition) -> tuple[Broker, Partition, str]:
         """Return what each request needs: the broker, the held partition and the client id."""

@@ -71,7 +71,7 @@ def registering(
     """Register in `group` for each of the moves, which lead it to a position; with None it stays, and a new group is at
     the beginning. Return where it is after each of them, with the end of the store.
 
-    A register that was answered is not repeated. `ClaimAcquirer` would do too much: it compares claims and waits for
+    A register that was answered is not repeated. `claiming` would do too much: it compares claims and waits for
     siblings. Here nothing is held for longer than a request, so a claim of another process of the query may be ended at
     any time.
     """

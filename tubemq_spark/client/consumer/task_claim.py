@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import (
+    ClaimAnswer,
+    ClaimConflict,
+    ClaimTarget,
+    GroupPosition,
+    claiming,
+)
+from tubemq_spark.client.consumer.conversations import DirectChannel, converse
 from tubemq_spark.client.consumer.range_to_read import RangeToRead
 from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.connection import Connection
@@ -59,7 +67,8 @@ class TaskClaim:
         self.is_held = False
         self.is_doubtful = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
-        self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)
+        self._new_conflict = partial(ClaimConflict, requests.settings, requests.group, claim, claim_timeout)
+        self._conflict = self._new_conflict()
         self._find_broker = find_broker
         self._unreachable_since: float | None = None
         self._may_exist = False  # the claim has to be released
@@ -96,24 +105,34 @@ class TaskClaim:
         """Claim the partition by a seek to `start`, unless it is held. Fence predecessors and wait for other holders.
         Return the reply to the seek, None if the partition was held.
 
-        Raise `TransportError` if a retry may succeed, else as `ClaimConflict.must_fence`.
+        Raise `TransportError` if a retry may succeed, else as `ClaimConflict.judge`.
         """
-        while not self.is_held:
-            target = ClaimTarget(self.requests, *self.place, start, filters=self.filters)
+        if self.is_held:
+            return None
+        acquired: list[GroupPosition] = []
+        sent_at = 0.0
+
+        def next_target() -> ClaimTarget:
+            nonlocal sent_at
             sent_at = self.requests.settings.clock.monotonic()
-            (answer,) = self._acquirer.attempt([target])
+            return ClaimTarget(self.requests, *self.place, start, filters=self.filters)
+
+        def note(target: ClaimTarget, answer: ClaimAnswer) -> None:
             if answer.was_fenced:
                 self._may_exist = True
             if answer.position is not None:
                 self.is_held = self._may_exist = True
                 self.proven_at = sent_at
-                return answer.position
-            self.is_doubtful = self.is_doubtful or self._acquirer.conflict.is_doubtful(target.where)
-            if answer.error is not None:
-                raise answer.error
-            self._acquirer.conflict.pause()
-            retries.progress()  # the broker answers
-        return None
+                acquired.append(answer.position)
+                self._conflict = self._new_conflict()
+                return
+            self.is_doubtful = self.is_doubtful or self._conflict.is_doubtful(target.where)
+            if answer.error is None:
+                retries.progress()  # the broker answers
+
+        channel = DirectChannel(self.requests.settings)
+        converse(channel, self.partition, claiming(next_target, self._conflict, note, reads_next=True))
+        return acquired[0]
 
     def prove(self, connection: Connection) -> None:
         """Make sure before a delivery that the claim is still held, unless a recent reply proves it.
