@@ -102,8 +102,10 @@ def gave_up(method: str, what: int | str, reason: str) -> Case:
     if method in (REGISTER, LISTS):
         end = r".*Check option 'tubemq\.master' and that the master runs( there.*)?"
         return Case(method, what, TransportError, f"no master answered: {AIM[method]}: {reason}{end}")
-    end = ".*Check that the broker runs and can be reached from the (driver|executors)"
-    begin = f"{AIM[CLAIM]}: " if method == CLAIM else f"{NO_PROGRESS}.*"
+    if method == CLAIM:
+        begin, end = f"{AIM[CLAIM]}: ", ".*Check that the brokers run, that this machine can reach them, .*"
+    else:
+        begin, end = f"{NO_PROGRESS}.*", ".*Check that the broker runs and can be reached from the executors"
     return Case(method, what, TransportError, f"{begin}{reason}{end}")
 
 

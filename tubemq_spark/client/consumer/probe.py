@@ -8,7 +8,7 @@ conversation; `Prober` holds those with many partitions together. The user's gro
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -84,9 +84,7 @@ class Prober:
         optional: Collection[Partition] = frozenset(),
     ) -> dict[PartitionPosition, ProbeResult]:
         """Return what is stored at the positions (bytes of the index), as `probing` finds it. Raises as `extents`."""
-        wanted: dict[Partition, list[int]] = {}
-        for partition, position in sorted(set(places)):
-            wanted.setdefault(partition, []).append(position)
+        wanted = _by_partition(places)
         exact = {one: {at for at in positions if (one, at) in only_exact} for one, positions in wanted.items()}
         found = self._hold(
             "probing stores",
@@ -130,15 +128,15 @@ class Prober:
             },
         )
 
-    def proven(self, places: Iterable[PartitionPosition]) -> Iterator[PartitionPosition]:
-        """Yield those of the places at which the partition surely has a message, however many entries of others follow.
-        There is one for each partition. Raises as `extents`."""
-        wanted = dict(places)
+    def proven(self, places: Iterable[PartitionPosition]) -> set[PartitionPosition]:
+        """Return those of the places at which the partition surely has a message, however many entries of others
+        follow. Raises as `extents`."""
+        wanted = _by_partition(places)
         found = self._hold(
             "proving owners of messages",
-            {one: partial(proving, self.visitor, one, position) for one, position in wanted.items()},
+            {one: partial(proving, self.visitor, one, positions) for one, positions in wanted.items()},
         )
-        return ((one, position) for one, position in wanted.items() if found[one])
+        return {(one, position) for one, positions in found.items() for position in positions}
 
     def extents(self, partitions: Iterable[Partition], policy: int = READ_EVERYTHING) -> dict[Partition, Extent]:
         """Return where the store of each partition begins and ends. One partition of each store is asked.
@@ -288,27 +286,30 @@ def looking_at(
                 return None
             if position + UNIT in again:
                 return None if again[position + UNIT].first_id == first.first_id else first.first_id
-            if (yield from proving(visitor, partition, position)):
+            if (yield from proving(visitor, partition, [position])):
                 return first.first_id
     if is_optional:
         return None
     raise TransportError(f"the brokers do not say for now whether {partition} has a message at {position}")
 
 
-def proving(visitor: Visitor, partition: Partition, position: int) -> Conversation[bool]:
-    """Return whether the message that the partition's first fetch from the position on finds surely stands there.
+def proving(visitor: Visitor, partition: Partition, positions: Iterable[int]) -> Conversation[list[int]]:
+    """Return those of the positions at which the message surely stands that the first fetch from there on finds.
 
     One fetch more shows where the reply with this message ended. Fetches from behind the position that pass this end
     without a message prove that the message stands at the position.
     """
+    proven: list[int] = []
     fetch = visitor.fetch(partition, escape=True)
-    seeks = visitor.seek(partition, position), visitor.seek(partition, position + UNIT)
-    exchanges = yield [seeks[0], fetch, fetch, seeks[1], *[fetch] * _FETCHES_TO_PASS_A_REPLY]
-    try:
-        return _stands_at(position, exchanges)
-    except (ConfigError, ServerError) as error:
-        _log.info("%s", error)
-        return False
+    for position in positions:
+        seeks = visitor.seek(partition, position), visitor.seek(partition, position + UNIT)
+        exchanges = yield [seeks[0], fetch, fetch, seeks[1], *[fetch] * _FETCHES_TO_PASS_A_REPLY]
+        try:
+            if _stands_at(position, exchanges):
+                proven.append(position)
+        except (ConfigError, ServerError) as error:
+            _log.info("%s", error)
+    return proven
 
 
 def fetching(visitor: Visitor, partition: Partition, position: int) -> Conversation[SeekAndFetch | None]:
@@ -319,6 +320,13 @@ def fetching(visitor: Visitor, partition: Partition, position: int) -> Conversat
     except TransportError as error:
         visitor.failed(partition, error)
         return None
+
+
+def _by_partition(places: Iterable[PartitionPosition]) -> dict[Partition, list[int]]:
+    found: dict[Partition, list[int]] = {}
+    for partition, position in sorted(set(places)):
+        found.setdefault(partition, []).append(position)
+    return found
 
 
 def _stands_at(position: int, exchanges: Sequence[Exchange]) -> bool:
