@@ -108,7 +108,7 @@ def test_what_a_probe_proves_of_a_fingerprint(result: ProbeResult | None, state:
     ],
 )
 def test_positions_of_the_first_probes(batch: StoreRange, probed: set[tuple[Partition, int]]) -> None:
-    assert {(partition, at // UNIT) for partition, at in check(batch).first_places()} == probed
+    assert {(partition, at // UNIT) for partition, at in check(batch).initial_probes()} == probed
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_each_store_with_a_position_needs_a_fingerprint(batch: StoreRange, needs
 def test_the_last_message_of_a_batch_becomes_a_fingerprint() -> None:
     results = {(A, 8 * UNIT): found(8, None), (B, 8 * UNIT): found(8, 8, is_exact=True)}
     one = check(batch_of(6, 9, taken(5)), results)
-    assert list(one.second_places()) == []
+    assert list(one.follow_up_probes()) == []
     assert list(one.new_fingerprints()) == [taken(8, partition=B)]
 
 
@@ -136,7 +136,7 @@ def test_probes_behind_the_end_tell_the_owner_of_the_last_entry() -> None:
     """Both partitions have a message from the last entry on, because other clients have sent some meanwhile."""
     results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, 9)}
     batch = batch_of(6, 9, taken(5))
-    assert set(check(batch, results).second_places()) == {(A, 9 * UNIT), (B, 9 * UNIT)}
+    assert set(check(batch, results).follow_up_probes()) == {(A, 9 * UNIT), (B, 9 * UNIT)}
     assert list(check(batch, results).new_fingerprints()) == []
     results |= {(A, 9 * UNIT): found(9, None), (B, 9 * UNIT): found(9, 9)}
     assert list(check(batch, results).new_fingerprints()) == [taken(8)]
@@ -146,7 +146,7 @@ def test_the_first_batch_gets_fingerprints_of_its_first_and_last_message() -> No
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (B, 8 * UNIT): found(8, None)}
     results |= {(A, 6 * UNIT): found(6, 6, is_exact=True), (B, 6 * UNIT): found(6, None)}
     one = check(batch_of(6, 9), results)
-    assert list(one.second_places()) == []
+    assert list(one.follow_up_probes()) == []
     assert list(one.new_fingerprints()) == [taken(8, time=0), taken(6, time=0)]
 
 
@@ -155,7 +155,7 @@ def test_no_fingerprint_stands_at_an_entry_of_a_partition_that_is_not_listed() -
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (A, 6 * UNIT): found(6, 8), (A, 7 * UNIT): found(7, 8)}
     results |= {(A, 0): found(2, 4), (A, 3 * UNIT): found(3, 4)}
     one = check(replace(batch_of(6, 9), partitions=[A], members=[A]), results)
-    assert set(one.second_places()) == {(A, 7 * UNIT), (A, 3 * UNIT)}
+    assert set(one.follow_up_probes()) == {(A, 7 * UNIT), (A, 3 * UNIT)}
     assert list(one.new_fingerprints()) == [taken(8, time=0)]
 
 
@@ -173,7 +173,7 @@ def test_a_fingerprint_of_the_first_message_stands_where_this_message_is() -> No
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (B, 8 * UNIT): found(8, None)}
     results |= {(A, 6 * UNIT): found(6, 8), (B, 6 * UNIT): found(6, 6)}
     batch = batch_of(6, 9)
-    assert set(check(batch, results).second_places()) == {(A, 7 * UNIT), (B, 7 * UNIT)}
+    assert set(check(batch, results).follow_up_probes()) == {(A, 7 * UNIT), (B, 7 * UNIT)}
     assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0)]
     results |= {(A, 7 * UNIT): found(7, 8), (B, 7 * UNIT): found(7, None)}
     assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0), taken(6, partition=B, time=0)]
@@ -185,7 +185,7 @@ def test_a_fingerprint_that_is_flushed_stands_where_its_message_is() -> None:
     results |= {(A, 6 * UNIT): found(6, 6, is_exact=True), (B, 6 * UNIT): found(6, None)}
     results |= {(A, 0): found(2, 5), (B, 0): found(2, 2)}
     batch = batch_of(6, 9)
-    assert set(check(batch, results).second_places()) == {(A, 3 * UNIT), (B, 3 * UNIT)}
+    assert set(check(batch, results).follow_up_probes()) == {(A, 3 * UNIT), (B, 3 * UNIT)}
     results |= {(A, 3 * UNIT): found(3, 5), (B, 3 * UNIT): found(3, None)}
     assert taken(2, partition=B, time=0) in check(batch, results).new_fingerprints()
     assert taken(2, time=0) not in check(batch, results).new_fingerprints()

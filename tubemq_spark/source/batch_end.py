@@ -130,7 +130,7 @@ class BatchEnd:
         self.rate_limit.keep_run_ends()
         return end, StreamOffset(start.query, log_ends)
 
-    def without_lost_tails(self, end: StreamOffset, present: Positions) -> StreamOffset:
+    def cut_lost_tails(self, end: StreamOffset, present: Positions) -> StreamOffset:
         """Return the end of a batch that is planned, with its positions that are `present`, cut where stores lost the
         tail of a batch of an earlier run. The end of the next batch accepts such a loss."""
         if end == self._verified or not end.fingerprints:

@@ -106,16 +106,10 @@ class MicroBatchPlanner:
         is_repeated = self._asked_from == start
         if is_repeated and (pause := self._poll_interval.pause()):
             clock.sleep(pause)
-        now = clock.monotonic()
-        begin = self._partitions.without_unsubscribed(start)
+        begin = self._partitions.leave_out_unsubscribed(start)
         self._partitions.check_topics([*begin.positions, *begin.left, *(self._first or ())])
         claims = self._claims_of(start.query)
-        end, log_ends = self._partitions.without_gone(
-            begin,
-            begin.positions,
-            claims,
-            lambda _: self._find_flushed_end(begin, claims, now, limited),
-        )
+        end, log_ends = self._find_end(begin, claims, limited)
         self._asked_from, self._log_ends = start, log_ends
         self._poll_interval.polled(has_news=not is_repeated or log_ends.positions != start.positions)
         return end
@@ -150,28 +144,22 @@ class MicroBatchPlanner:
         self._long_messages.close()
         self._session.close()
 
-    def _find_flushed_end(
-        self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
-    ) -> tuple[StreamOffset, StreamOffset]:
-        """Return the end of the next micro-batch, and the log ends. A run with trigger AvailableNow ends with the first
-        micro-batch that brings nothing: so wait until what is left of it can be read."""
-        wait = FlushWait(self._options.client)
-        while True:
-            found = self._try_to_find_end(start, claims, now, limited)
-            held_back = self._batch_end.rate_limit.held_back
-            if found[0] != start or not held_back:
-                return found
-            wait.pause(held_back)
-            now = self._options.client.clock.monotonic()
+    def _find_end(self, start: StreamOffset, claims: GroupClaims, limited: bool) -> tuple[StreamOffset, StreamOffset]:
+        """Return the end of the next micro-batch, and the log ends.
 
-    def _try_to_find_end(
-        self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
-    ) -> tuple[StreamOffset, StreamOffset]:
+        Ask again if a partition is gone, if a store changed meanwhile, and while a run with trigger AvailableNow waits
+        for what cannot be read yet: it ends with the first micro-batch that brings nothing.
+        """
         client = self._options.client
+        wait = FlushWait(client)
         retries: Retries | None = None
         while True:
+            now = client.clock.monotonic()
             try:
-                return self._find_end(start, claims, now, limited)
+                self._partitions.report_missing(start.positions, start, claims)
+                found = self._try_to_find_end(start, claims, now, limited)
+            except TransportError as error:
+                self._partitions.report_unserved(error, start, claims)
             except StoreChangedError as changed:
                 # An attempt may first wait for claims of an earlier run, which counts for the claim timeout only.
                 retries = retries or Retries(client.retry_for, client.clock)
@@ -183,12 +171,17 @@ class MicroBatchPlanner:
                     raise TransportError(
                         f"{changed}, again and again for {client.retry_for:g} s. Check the brokers, and their logs"
                     ) from None
-                now = client.clock.monotonic()
+            else:
+                held_back = self._batch_end.rate_limit.held_back
+                if found[0] != start or not held_back:
+                    return found
+                retries = None
+                wait.pause(held_back)
 
-    def _find_end(
+    def _try_to_find_end(
         self, start: StreamOffset, claims: GroupClaims, now: float, limited: bool
     ) -> tuple[StreamOffset, StreamOffset]:
-        """Return the end of the next micro-batch, and the log ends."""
+        """Return as `_find_end`. Store ends that brokers told before `now` are asked for again."""
         # Losses, too, may leave an offset without positions.
         is_first = not start.positions and self._planned is None and start.query == self._initial.query
         if is_first:
@@ -232,23 +225,20 @@ class MicroBatchPlanner:
                 "query"
             )
         claims = self._claims_of(end.query)
-        end = self._partitions.planned(begin, end)
+        end = self._partitions.leave_out_of_plan(begin, end)
         # A partition that left the query before the end is neither claimed nor checked: it may be gone by now.
         begin = {partition: at for partition, at in begin.items() if partition in end.positions}
-
-        def hold_and_check(present: Positions) -> StreamOffset:
-            starts = {partition: at for partition, at in begin.items() if partition in present}
-            if start.positions:  # a restarted query repeats a batch before it asks for the next one
-                # An end before the start is an accepted loss.
-                earlier = {partition: min(at, present[partition]) for partition, at in starts.items()}
-                self._partitions.move_group(claims, earlier, is_latest=True)
-            else:
-                claims.hold(starts, read_status(self._options))
-            claims.hold(present)
-            return self._batch_end.without_lost_tails(end, present)
-
+        has_read = replace(end, positions=begin)
+        while True:
+            try:
+                self._partitions.report_missing(end.positions, has_read, claims)
+                present = self._partitions.present(end.positions)
+                self._hold_planned(begin, present, claims, is_first=not start.positions)
+                stored = self._batch_end.cut_lost_tails(end, present)
+                break
+            except TransportError as error:
+                self._partitions.report_unserved(error, has_read, claims)
         options = self._options.of_topics(self._session.topics)
-        stored = self._partitions.without_gone(replace(end, positions=begin), end.positions, claims, hold_and_check)
         to_read = {p: positions for p, positions in ranges(begin, stored.positions).items() if p not in end.empty}
         # A store may lose the range after it answered this check, also while another broker lets it wait.
         ids = ids_between(begin, stored.positions, stored.fingerprints, self._session.cluster)
@@ -268,6 +258,17 @@ class MicroBatchPlanner:
         return input_partitions(
             options, self._session, claim, to_read, snapshots, group, ids=ids, exclusive=end.exclusive
         )
+
+    def _hold_planned(self, begin: Positions, ends: Positions, claims: GroupClaims, *, is_first: bool) -> None:
+        """Claim the partitions of a batch that is planned. Move the group to its begin, but not before the first one: a
+        restarted query repeats a batch before it asks for the next one."""
+        starts = {partition: at for partition, at in begin.items() if partition in ends}
+        if is_first:
+            claims.hold(starts, read_status(self._options))
+        else:  # an end before the start is an accepted loss
+            earlier = {partition: min(at, ends[partition]) for partition, at in starts.items()}
+            self._partitions.move_group(claims, earlier, is_latest=True)
+        claims.hold(ends)
 
     def _claims_of(self, query: str) -> GroupClaims:
         if self._claims is None or self._claims.claim.query != query:

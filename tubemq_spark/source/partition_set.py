@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.unknown_topics import READ_ADVICE, UnknownTopicError
@@ -21,8 +20,6 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _HIDDEN_PARTITION_POLL = 0.5  # seconds; between two requests while a partition is missing in the lists
 _NEW_MASTER_LISTS_FILL_UP = 20.0  # seconds; a new master needs up to 13 s to list all topics (measured)
@@ -87,7 +84,7 @@ class PartitionSet:
             state = self._states[partition]
             state.committed, state.accepted_loss = loss.offered, loss
 
-    def without_unsubscribed(self, offset: StreamOffset) -> StreamOffset:
+    def leave_out_unsubscribed(self, offset: StreamOffset) -> StreamOffset:
         """Return the offset without partitions that the options do not name any more. Raise `ConfigError` instead if
         the query must fail on data loss."""
         unnamed = {partition for partition in offset.positions if not self._is_subscribed(partition)}
@@ -110,10 +107,10 @@ class PartitionSet:
         positions = {partition: at for partition, at in offset.positions.items() if partition not in unnamed}
         return replace(offset, positions=positions, left={**offset.left, **left})
 
-    def planned(self, begin: Positions, end: StreamOffset) -> StreamOffset:
-        """Return the end of a planned batch as `without_unsubscribed` does. Report the parts of the batch that nobody
+    def leave_out_of_plan(self, begin: Positions, end: StreamOffset) -> StreamOffset:
+        """Return the end of a planned batch as `leave_out_unsubscribed` does. Report the parts of the batch that nobody
         reads for that reason."""
-        named = self.without_unsubscribed(end)
+        named = self.leave_out_unsubscribed(end)
         for partition in sorted(end.positions.keys() - named.positions.keys()):
             at, until = begin.get(partition), named.left[partition]
             if at is not None and at < until:  # one that enters with the batch has no range in it
@@ -134,21 +131,19 @@ class PartitionSet:
             raise UnknownTopicError(unknown, READ_ADVICE).with_similar_names(self._options.client)
         _check_assigned(self._options, known.union(_listed(self._session)))
 
-    def without_gone(
-        self, begin: StreamOffset, wanted: Positions, claims: GroupClaims, attempt: Callable[[dict[Partition, int]], T]
-    ) -> T:
-        """Return the result of `attempt` with the `wanted` positions of partitions that are present; repeat it when one
-        turns out to be gone and the loss policy accepts that. The query has read up to `begin`."""
-        while True:
-            try:
-                self._mark_gone(set(wanted) - set(self.listed()), begin, claims)
-                return attempt(self.present(wanted))
-            except TransportError as error:
-                if not error.unserved:
-                    raise
-                self._mark_gone(error.unserved, begin, claims, error)
+    def report_missing(self, wanted: Iterable[Partition], offset: StreamOffset, claims: GroupClaims) -> None:
+        """Report those of the `wanted` partitions to the loss policy that the cluster does not have any more; the query
+        has read up to `offset`. Raise `TransportError` if no master answers."""
+        self._report_gone(set(wanted) - set(self.listed()), offset, claims)
 
-    def _mark_gone(
+    def report_unserved(self, error: TransportError, offset: StreamOffset, claims: GroupClaims) -> None:
+        """Report the partitions that their brokers do not serve, as `report_missing` does. Raise `error` if the cluster
+        has one of them."""
+        if not error.unserved:
+            raise error
+        self._report_gone(error.unserved, offset, claims, error)
+
+    def _report_gone(
         self,
         suspects: Collection[Partition],
         offset: StreamOffset,

@@ -167,7 +167,7 @@ class StoreCheck:
 
     # Positions to probe
 
-    def first_places(self) -> Iterator[PartitionPosition]:
+    def initial_probes(self) -> Iterator[PartitionPosition]:
         batch = self.batch
         if batch.newest is not None:
             yield batch.place(batch.newest)
@@ -178,7 +178,7 @@ class StoreCheck:
             if batch.newest is None:
                 yield from batch.places(self._flushed_position)
 
-    def second_places(self) -> Iterator[PartitionPosition]:
+    def follow_up_probes(self) -> Iterator[PartitionPosition]:
         """Yield positions whose need shows in the first results.
 
         Probes behind an entry show which partition has it. It may be one that the master does not list yet.

@@ -127,13 +127,13 @@ class TruncationCheck:
             for partition, position in (*batch.places(batch.start), *batch.places(batch.last_entry)):
                 if partition in empty:
                     results[partition, position] = ProbeResult(position, ())
-        first = [place for check in checks for place in check.first_places() if place not in results]
+        first = [place for check in checks for place in check.initial_probes() if place not in results]
         unread = unread_members(batches)
         exact = {place for batch in batches for place in (*batch.places(batch.last_entry), *batch.exact_places)}
         results |= self.prober.probe(first, exact, unread)
         results |= self._older(batches, results)
         # An answer is not replaced by a newer one: messages that came meanwhile would look like those before the end.
-        second = [place for check in checks for place in check.second_places() if place not in results]
+        second = [place for check in checks for place in check.follow_up_probes() if place not in results]
         results |= self.prober.probe(second, optional=unread)
         if clock.monotonic() - begun > REPLACED_AFTER:  # the store may be another one since the first answer
             newest = [batch.place(batch.newest) for batch in batches if batch.newest is not None]
@@ -160,9 +160,9 @@ class TruncationCheck:
                 raise StoreChangedError(f"broker {broker_id} does not say what store {store_id} of {topic} has now")
             if batch.is_truncated(results):
                 first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
-            goes_on = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
-            if any(position < begin[partition] for partition, position in goes_on.items()):
-                checked.ends.update(goes_on)
+            resume_at = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
+            if any(position < begin[partition] for partition, position in resume_at.items()):
+                checked.ends.update(resume_at)
             elif check.needs_fingerprints:
                 if check.is_too_short:
                     raise StoreChangedError(f"the store {batch.store} has become shorter")

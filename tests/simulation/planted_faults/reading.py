@@ -112,8 +112,8 @@ READING = (
         "batch_ends_at_the_store",
         "a repeated micro-batch has the same rows",
         PLANNER,
-        "            return self._batch_end.without_lost_tails(end, present)\n",
-        "            return replace(end, positions={p: self._prober.extents([p])[p].end for p in present})\n",
+        "stored = self._batch_end.cut_lost_tails(end, present)\n",
+        "stored = replace(end, positions={p: self._prober.extents([p])[p].end for p in present})\n",
         ("rows_exact", "repeated_batch_equal"),
     ),
     Fault(
