@@ -87,10 +87,11 @@ def hold(
     retry_for: float | None = None,
     first_pause: float = 0.05,
     leave_out: bool = False,
-    at_once: int = AT_ONCE,
+    at_once: int | None = None,
     lock: AbstractContextManager[Any] = _NO_LOCK,
 ) -> dict[Partition, T]:
-    """Hold one conversation with each partition, side by side, `at_once` in one write, and return their results. `what`
+    """Hold one conversation with each partition, side by side, `at_once` in one write (by default `AT_ONCE`), and
+    return their results. `what`
     they do, for errors and the log. Have the `lock`, but not in pauses.
 
     Raise `TransportError` with the `unserved` partitions after `retry_for` seconds without progress, by default those
@@ -99,7 +100,7 @@ def hold(
     settings = channel.settings
     retry_for = settings.retry_for if retry_for is None else retry_for
     retries = Retries(retry_for, settings.clock, what, None if leave_out else _log, first=first_pause)
-    table = _Table(channel, conversations, at_once, lock)
+    table = _Table(channel, conversations, AT_ONCE if at_once is None else at_once, lock)
     if table.begin():
         retries.progress()
     while table.interrupted:

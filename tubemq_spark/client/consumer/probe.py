@@ -150,6 +150,7 @@ class Prober:
             found = self._hold(
                 "asking for the ends of stores",
                 {one: partial(asking_extent, self.visitor, one, policy) for one in asked.values()},
+                at_once=len(asked),  # the replies are short
             )
         except TransportError as error:
             error.unserved = frozenset(one for one in wanted if asked[one.store] in error.unserved)
@@ -186,8 +187,10 @@ class Prober:
         )
         return {one: replies for one, replies in found.items() if replies is not None}
 
-    def _hold(self, what: str, conversations: Mapping[Partition, Begin[T]]) -> dict[Partition, T]:
-        return hold(self.visitor, conversations, f"{what} in group {self.visitor.group}")
+    def _hold(
+        self, what: str, conversations: Mapping[Partition, Begin[T]], at_once: int | None = None
+    ) -> dict[Partition, T]:
+        return hold(self.visitor, conversations, f"{what} in group {self.visitor.group}", at_once=at_once)
 
 
 def asking_extent(visitor: Visitor, partition: Partition, policy: int) -> Conversation[Extent]:
