@@ -90,9 +90,8 @@ def hold(
     at_once: int | None = None,
     lock: AbstractContextManager[Any] = _NO_LOCK,
 ) -> dict[Partition, T]:
-    """Hold one conversation with each partition, side by side, `at_once` in one write (by default `AT_ONCE`), and
-    return their results. `what`
-    they do, for errors and the log. Have the `lock`, but not in pauses.
+    """Hold one conversation with each partition, side by side, and return their results. `what` they do, for errors and
+    the log. One write has the requests of `at_once` of them, by default `AT_ONCE`. The `lock` is free in pauses.
 
     Raise `TransportError` with the `unserved` partitions after `retry_for` seconds without progress, by default those
     of the settings; `leave_out` them instead. Other errors of a conversation are passed on at once.
