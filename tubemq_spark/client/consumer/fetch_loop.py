@@ -152,7 +152,7 @@ class FetchLoop:
             except ProtocolError as error:
                 raise ProtocolError(f"{self._claim.where}: {error}") from None
             except ClaimRefusedError as refusal:
-                was_held, self._claim.is_held = self._claim.is_held, False
+                was_held = self._claim.on_refused_seek()
                 exact.on_disconnect()
                 if was_held:
                     self._progress.on_failed(refusal)

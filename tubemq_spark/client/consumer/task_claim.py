@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
@@ -39,14 +40,52 @@ _log = logging.getLogger(__name__)
 _MAX_PROOFS = 3  # before a delivery; each reply took longer than a proof may be old
 
 
+class ClaimState(Enum):
+    """Whether the broker has the task's claim, as far as the task knows."""
+
+    NEW = auto()  # nothing was sent
+    FREE = auto()  # it has none
+    UNCERTAIN = auto()  # it may have one: the reply to a claiming request is missing, or says that it is not held
+    HELD = auto()
+
+
+class ClaimEvent(Enum):
+    SENT = auto()  # requests that claim the partition, with fetches behind them
+    CONFIRMED = auto()
+    DECLINED = auto()  # a claiming request was refused
+    LOST = auto()  # a reply says that the task does not hold the partition
+    LEFT = auto()  # the connection is closed, or the claim released
+
+
+_NEXT = {
+    (ClaimState.NEW, ClaimEvent.SENT): ClaimState.UNCERTAIN,
+    (ClaimState.NEW, ClaimEvent.CONFIRMED): ClaimState.HELD,
+    (ClaimState.NEW, ClaimEvent.LEFT): ClaimState.NEW,
+    (ClaimState.FREE, ClaimEvent.SENT): ClaimState.UNCERTAIN,
+    (ClaimState.FREE, ClaimEvent.CONFIRMED): ClaimState.HELD,
+    (ClaimState.FREE, ClaimEvent.DECLINED): ClaimState.FREE,
+    (ClaimState.FREE, ClaimEvent.LEFT): ClaimState.FREE,
+    (ClaimState.UNCERTAIN, ClaimEvent.SENT): ClaimState.UNCERTAIN,
+    (ClaimState.UNCERTAIN, ClaimEvent.CONFIRMED): ClaimState.HELD,
+    (ClaimState.UNCERTAIN, ClaimEvent.DECLINED): ClaimState.FREE,
+    (ClaimState.UNCERTAIN, ClaimEvent.LEFT): ClaimState.FREE,
+    (ClaimState.HELD, ClaimEvent.SENT): ClaimState.HELD,
+    (ClaimState.HELD, ClaimEvent.CONFIRMED): ClaimState.HELD,
+    (ClaimState.HELD, ClaimEvent.LOST): ClaimState.UNCERTAIN,
+    (ClaimState.HELD, ClaimEvent.LEFT): ClaimState.FREE,
+}
+
+
 class ClaimRefusedError(Exception):
     """The broker refused a seek: the task must acquire the claim before the next one."""
 
 
 class TaskClaim:
-    """The claim of one task on a partition, in a working group whose position means nothing.
+    """The claim of one task on a partition, in a working group whose position means nothing. One thread uses it;
+    heartbeats only read its state.
 
-    `is_doubtful` is True while a fetch that nobody waits for may move the cursor.
+    `is_doubtful` is True while a fetch that nobody waits for may move the cursor. `proven_at` is when the last request
+    was sent whose reply proves the claim, on the monotonic clock.
     """
 
     def __init__(
@@ -64,15 +103,25 @@ class TaskClaim:
         self.partition = wanted.partition
         self.filters = wanted.filters
         self.client_id = str(claim)
-        self.is_held = False
         self.is_doubtful = False
-        self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
+        self.proven_at = 0.0
+        self._state = ClaimState.NEW
         self._new_conflict = partial(ClaimConflict, requests.settings, requests.group, claim, claim_timeout)
         self._conflict = self._new_conflict()
         self._find_broker = find_broker
         self._unreachable_since: float | None = None
-        self._may_exist = False  # the claim has to be released
-        self._is_tried = False
+
+    def _on(self, event: ClaimEvent) -> None:
+        self._state = _NEXT[self._state, event]
+
+    @property
+    def is_held(self) -> bool:
+        return self._state is ClaimState.HELD
+
+    @property
+    def _may_exist(self) -> bool:
+        """Whether the claim has to be released."""
+        return self._state in (ClaimState.UNCERTAIN, ClaimState.HELD)
 
     @property
     def where(self) -> str:
@@ -95,11 +144,11 @@ class TaskClaim:
         That saves a round trip. A broker that refuses the seek refuses these fetches, too: they move no cursor. It is
         tried once, because `acquire` deals with other holders, old visit tokens and all other refusals.
         """
-        return not self._is_tried
+        return self._state is ClaimState.NEW
 
     def on_claim_by_seek(self) -> None:
         """The requests are sent now: if the connection breaks, a fetch may be running."""
-        self._is_tried = self._may_exist = True
+        self._on(ClaimEvent.SENT)
 
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
         """Claim the partition by a seek to `start`, unless it is held. Fence predecessors and wait for other holders.
@@ -119,9 +168,9 @@ class TaskClaim:
 
         def note(target: ClaimTarget, answer: ClaimAnswer) -> None:
             if answer.was_fenced:
-                self._may_exist = True
+                self._on(ClaimEvent.SENT)
             if answer.position is not None:
-                self.is_held = self._may_exist = True
+                self._on(ClaimEvent.CONFIRMED)
                 self.proven_at = sent_at
                 acquired.append(answer.position)
                 self._conflict = self._new_conflict()
@@ -163,7 +212,7 @@ class TaskClaim:
         if code == ErrCode.SUCCESS:
             return
         if reaction_to(code) is Reaction.CLAIM_LOST and self.is_held:
-            self.is_held = False
+            self._on(ClaimEvent.LOST)
             raise FencedError(
                 f"{self.where}: {self.client_id} does not hold the partition any more ({code}: {message}); a "
                 "newer attempt took it over, or this one paused for too long. What it read so far is not used",
@@ -177,9 +226,9 @@ class TaskClaim:
         """Raise as `check`, and `ClaimRefusedError` if the claim must be acquired by `acquire`: another client holds
         the partition, the visit token is too old, or the seek that was to be the claim was refused."""
         if code == ErrCode.SUCCESS:
-            self.is_held = True
+            self._on(ClaimEvent.CONFIRMED)
         elif not self.is_held:
-            self._may_exist = False
+            self._on(ClaimEvent.DECLINED)
             raise ClaimRefusedError(f"{what}: {code} {message}")
         elif code in (ErrCode.PARTITION_OCCUPIED, ErrCode.CERTIFICATE_FAILURE):
             raise ClaimRefusedError(f"{what}: {code} {message}")
@@ -216,15 +265,23 @@ class TaskClaim:
             _log.warning("[broker-moved] %s: the broker has moved to %s", self.where, found.address)
             self.broker = found
 
+    def on_refused_seek(self) -> bool:
+        """Record that the broker refused a seek (`ClaimRefusedError`). Return whether the partition was held."""
+        was_held = self.is_held
+        if was_held:
+            self._on(ClaimEvent.LOST)
+        return was_held
+
     def on_disconnect(self) -> None:
         """Record that requests may be running that nobody waits for."""
         self.is_doubtful = self.is_doubtful or self._may_exist
-        self.is_held = self._may_exist = False
+        self._on(ClaimEvent.LEFT)
 
     def release(self) -> None:
         """Release the claim. A broker that does not answer lets it expire. So does one whose partition is doubtful: the
         next client that meets the claim knows that it must verify what it reads."""
-        may_exist, self.is_held, self._may_exist = self._may_exist, False, False
+        may_exist = self._may_exist
+        self._on(ClaimEvent.LEFT)
         if not may_exist or self.is_doubtful:
             return
         request = self.requests.unregister(*self.place)
