@@ -17,13 +17,13 @@ from tubemq_spark.protocol.data_loss import lost_tails
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.empty_partitions import empty_partitions
-from tubemq_spark.source.input_partition import exclusive_stores
 from tubemq_spark.source.long_messages import LongMessages
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
 from tubemq_spark.source.rate_limit import RateLimit
-from tubemq_spark.source.truncation_check import REPLACED_AFTER, StoreChangedError, TruncationCheck
+from tubemq_spark.source.snapshot import PartitionView, Snapshot, decide
+from tubemq_spark.source.truncation_check import REPLACED_AFTER, Checked, StoreChangedError, TruncationCheck
 
 _log = logging.getLogger(__name__)
 
@@ -72,63 +72,69 @@ class BatchEnd:
         is_first: bool,
         limited: bool,
     ) -> tuple[StreamOffset, StreamOffset]:
-        """Return the end of the micro-batch from `start`, and the log ends. `begin` is where its partitions begin.
+        """Return the end of the micro-batch from `start`, and the log ends. `begin` is where its partitions begin, and
+        `new` has the positions at which others enter. `is_first`: the query has read nothing before.
 
-        The `new` partitions enter at their positions and are read from the next batch on: then the checkpoint has both
-        ends of every range. `is_first`: the query has read nothing before. Raises `StoreChangedError`, and as
-        `Prober.extents` and `GroupClaims.take`. Reports lost tails to the loss policy.
+        Raises `StoreChangedError`, and as `Prober.extents` and `GroupClaims.take`. Reports lost tails to the loss
+        policy.
         """
-        initial = begin if is_first else None
-        left = start.left_without(begin)
+        seen = self._observe(start, begin, new, claims, is_first=is_first)
+        ends = self._limited_ends(seen, limited=limited)
+        losses = claims.losses  # a broker that forgot a claim may have lost messages, also of stores without news
+        checked, empty = self._check(seen, ends, may_have_lost=self._verified is None or self._known_losses != losses)
+        decision = decide(seen, ends, checked, empty, self._session.cluster)
+        if decision.losses and is_first and not any(isinstance(one, int) for one in self._options.starting.places):
+            gone = next(iter(decision.losses))
+            raise UnreadLossError(f"{gone} became shorter before the query has read anything")
+        self._partitions.accept_losses(claims, decision.losses)
+        self._skip_unowned(checked.unowned, seen.log_ends)
+        self._verified, self._known_losses = decision.end, losses
+        self.rate_limit.keep_run_ends()
+        return decision.end, StreamOffset(start.query, seen.log_ends)
+
+    def _observe(
+        self, start: StreamOffset, begin: Positions, new: Positions, claims: GroupClaims, *, is_first: bool
+    ) -> Snapshot:
         log_ends = {partition: self._owned_end(partition, at, claims) for partition, at in begin.items()}
-        new_ends = {partition: claims.position(partition).end for partition in new}
+        log_ends |= {partition: max(claims.position(partition).end, at) for partition, at in new.items()}
         for partition in new:
             self._unowned.pop(partition.store, None)
-        visitor = self._prober.visitor
-        entering = {partition: max(new_ends[partition], at) for partition, at in new.items()}
-        readable = self._long_messages.readable_ends({**begin, **new}, {**log_ends, **entering}, start.fingerprints)
-        held_back = [partition for partition, end in readable.items() if end == {**begin, **new}[partition]]
-        readable = {partition: end for partition, end in readable.items() if partition in begin}
+        begin = {**begin, **new}
+        readable = self._long_messages.readable_ends(begin, log_ends, start.fingerprints)
+        views = {one: PartitionView(at, log_ends[one], readable.get(one), one in new) for one, at in begin.items()}
+        return Snapshot(start, views, is_first)
+
+    def _limited_ends(self, seen: Snapshot, *, limited: bool) -> dict[Partition, int]:
+        """Return where the options let the batch end."""
+        read, new = seen.read, seen.new
+        begin, log_ends, readable = read.begin, read.log_ends, read.readable_ends
         ends = self.rate_limit.batch_end(
             begin,
             log_ends,
-            new_ends,
+            new.log_ends,
             limited=limited,
             readable=readable,
             sizes=lambda: _sizes(self._prober, begin, {**log_ends, **readable}),
         )
+        return {**ends, **new.begin}
+
+    def _check(self, seen: Snapshot, ends: Positions, *, may_have_lost: bool) -> tuple[Checked, frozenset[Partition]]:
+        """Return what the stores have of the batch, and the partitions that have no message in it."""
+        visitor, read, cluster = self._prober.visitor, seen.read, self._session.cluster
         failures, counted_at = visitor.failures, self._clock.monotonic()
-        empty = empty_partitions(self._prober, self._session.cluster, begin, ends, log_ends)
-        begin, ends = {**begin, **new}, {**ends, **new}
-        log_ends |= entering
-        # A broker that forgot a claim may have lost messages, also of stores without news.
-        losses = claims.losses
-        may_have_lost = self._verified is None or self._known_losses != losses
+        empty = empty_partitions(self._prober, cluster, read.begin, ends, read.log_ends)
         checked = self._truncation_check.check(
-            begin,
+            seen.begin,
             ends,
-            log_ends,
-            start.fingerprints,
-            idle_too=is_first or may_have_lost or bool(new),
+            seen.log_ends,
+            seen.start.fingerprints,
+            idle_too=seen.is_first or may_have_lost or bool(seen.new.partitions),
             empty=empty,
-            held_back=held_back,
+            held_back=seen.held_back,
         )
         if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted
-        lost = lost_tails(begin, checked.ends, log_ends)
-        if lost and is_first and not any(isinstance(one, int) for one in self._options.starting.places):
-            raise UnreadLossError(f"{next(iter(lost))} became shorter before the query has read anything")
-        self._partitions.accept_losses(claims, lost)
-        self._skip_unowned(checked.unowned, log_ends)
-        ends = {**ends, **checked.ends}
-        end = start
-        if ends != start.positions:
-            exclusive = exclusive_stores(self._session, ends)
-            left = {partition: at for partition, at in left.items() if partition not in new}
-            end = StreamOffset(start.query, ends, initial, checked.fingerprints, exclusive, empty, left)
-        self._verified, self._known_losses = end, losses
-        self.rate_limit.keep_run_ends()
-        return end, StreamOffset(start.query, log_ends)
+        return checked, empty
 
     def cut_lost_tails(self, end: StreamOffset, present: Positions) -> StreamOffset:
         """Return the end of a batch that is planned, with its positions that are `present`, cut where stores lost the

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client import system
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.group_member import GroupMembership, current_broker, planned_token
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
@@ -163,14 +164,14 @@ def knows_offsets(
     """Return True if the rows of the partition have an offset: it owns its store, and no filter is set. `exclusive` are
     the stores that were found to have one partition before, None to look at the cluster as it is now."""
     if exclusive is None:
-        exclusive = exclusive_stores(session, [partition])
+        exclusive = exclusive_stores(session.cluster, [partition])
     return partition.broker_id in exclusive.get(partition.topic, ()) and partition.topic not in options.filters
 
 
-def exclusive_stores(session: ConsumerSession, partitions: Iterable[Partition]) -> ExclusiveStores:
-    """Return the brokers, by topic, on which one of `partitions` owns its store, as the cluster is now."""
+def exclusive_stores(cluster: Cluster, partitions: Iterable[Partition]) -> ExclusiveStores:
+    """Return the brokers, by topic, on which one of `partitions` owns its store in the `cluster`."""
     found: dict[str, set[int]] = {}
     for partition in partitions:
-        if session.cluster.owns_store(partition):
+        if cluster.owns_store(partition):
             found.setdefault(partition.topic, set()).add(partition.broker_id)
     return {topic: frozenset(brokers) for topic, brokers in found.items()}
