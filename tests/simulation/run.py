@@ -150,6 +150,8 @@ def _take(report: Report, done: set[Future[Chunk]], begun: float) -> None:
             old = report.found.setdefault(key, found)
             if old is not found:
                 old.times += found.times
+            else:  # a long run may be stopped before it ends
+                print(f"{found.family} {found.seed}: {found.breach.text}", flush=True)
         chunk.schedules += new.schedules
         chunk.seconds += new.seconds
         chunk.decisions += new.decisions
