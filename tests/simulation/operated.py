@@ -196,8 +196,9 @@ class OperatedSchedule(Schedule):
             self.options.pop(ELAPSED, None)
             return
         # Retention that moves a cursor fails an attempt in a shared store; the next one begins behind what is gone.
-        is_last_attempt = "nothing can prove" in str(error) and self.setting.extra.get("max_failures") == 1
-        is_moved = isinstance(error, PositionMovedError) and (is_last_attempt or not self._only_retention)
+        # Two may run at once.
+        has_few = self.setting.extra.get("max_failures", 4) <= 2 and "nothing can prove" in str(error)
+        is_moved = isinstance(error, PositionMovedError) and (has_few or not self._only_retention)
         if (isinstance(error, TransportError) or is_moved) and (self.has_weather or recent):
             return
         if any(isinstance(error, kind) and recent & words for kind, words in self.EXPLANATIONS.items()):
