@@ -46,7 +46,7 @@ class _OwnVisitor(Visitor):
         self._claim = claim
 
     def failed(self, partition: Partition, error: TransportError) -> None:
-        if error.holder:
+        if error.holder and not self._claim.is_sibling(error.holder):
             raise FencedError(f"{error}. What this task read so far is not used", holder=error.holder)
         self._claim.on_disconnect()  # a fetch may be running that nobody waits for
         super().failed(partition, error)

@@ -30,7 +30,7 @@ from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, u
 from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import FencedError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
-from tubemq_spark.protocol.claim_id import ClaimId, holder_in
+from tubemq_spark.protocol.claim_id import ClaimId, Relation, holder_in
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_retryable, reaction_to
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -103,6 +103,7 @@ class TaskClaim:
         self.partition = wanted.partition
         self.filters = wanted.filters
         self.client_id = str(claim)
+        self._id = claim
         self.is_doubtful = False
         self.proven_at = 0.0
         self._state = ClaimState.NEW
@@ -149,6 +150,11 @@ class TaskClaim:
     def on_claim_by_seek(self) -> None:
         """The requests are sent now: if the connection breaks, a fetch may be running."""
         self._on(ClaimEvent.SENT)
+
+    def is_sibling(self, holder: str) -> bool:
+        """Return True if the client is another scan of the same data, which takes turns with this one."""
+        holder_id = ClaimId.parse(holder)
+        return holder_id is not None and self._id.relation(holder_id) is Relation.SIBLING
 
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
         """Claim the partition by a seek to `start`, unless it is held. Fence predecessors and wait for other holders.
