@@ -96,22 +96,39 @@ def test_a_new_run_goes_on_where_the_last_one_ended(tubemq: EmbeddedTubeMQ) -> N
     assert exactly(stream, tubemq)
 
 
-def test_a_topic_comes_back_while_a_long_message_before_its_position_is_in_memory(tubemq: EmbeddedTubeMQ) -> None:
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_start_waits_for_the_flush_if_the_message_before_it_may_be_long(
+    tubemq: EmbeddedTubeMQ, skipping_clock: SkippingClock, behind: int
+) -> None:
     """The message behind it is no fingerprint of its entry."""
     tubemq.send("long", b"1 ".ljust(LONG, b"."), 0)
-    stream = Stream(tubemq, "short", "long", startingOffsets="latest")
+    starts = '{"long": {"1:0": 28, "1:1": 28, "1:2": 28}, "short": {"1:0": 0, "1:1": 0, "1:2": 0}}'
+    for number in range(behind):
+        tubemq.send("long", b"%d" % number, number)
+    flush_at(tubemq, skipping_clock, 15.0)
+    stream = Stream(tubemq, "short", "long", startingOffsets=starts)
     with stream.running() as run:
-        assert run.next() == []
+        assert len(run.next() or ()) == behind
+        assert 15.0 <= sum(skipping_clock.pauses) < 16.0
         tubemq.send("short", b"2", 0)
         assert len(run.next() or ()) == 1
-    tubemq.send("short", b"3", 0)
-    stream.run(subscribe="short", failOnDataLoss="false")
-    tubemq.send("long", b"4", 0)
+
+
+def test_a_start_notices_that_the_store_is_replaced_before_the_first_row(
+    tubemq: EmbeddedTubeMQ, skipping_clock: SkippingClock
+) -> None:
+    send(tubemq, 2)  # the last one is long
+    flush_at(tubemq, skipping_clock, 15.0)
+    stream = Stream(tubemq, "long", startingOffsets="latest", failOnDataLoss="false")
     with stream.running() as run:
-        tubemq.send("short", b"5", 0)
-        assert len(run.next() or ()) == 1
-        tubemq.flush("long")
-        assert bodies(run.next() or ()) == [b"4"]
+        assert run.next() == []
+    tubemq.crash_broker(1)
+    tubemq.lose_disk(1)
+    tubemq.start_broker(1)
+    send(tubemq, 3)
+    tubemq.flush("long")
+    stream.run()
+    assert exactly(stream, tubemq)
 
 
 def test_a_limit_that_is_raised_counts_from_the_next_batch_on(

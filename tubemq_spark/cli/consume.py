@@ -251,7 +251,8 @@ def _follow(
                     f"topic was created anew. Following goes on at {end}; `--from earliest` without `--follow` shows "
                     "what is stored before that"
                 )
-        ends |= reader.long_messages.readable_ends(reached, ends, {one.store for one in reached})
+        flushed = reader.long_messages.flushed_ends(reached, ends, {one.store for one in reached})
+        ends |= {one: max(reached[one], min(ends[one], at)) for one, at in flushed.items()}
         if reached != ends:
             yield from read_range(reader, reached, ends)
             reached = ends

@@ -75,8 +75,8 @@ class BatchEnd:
         """Return the end of the micro-batch from `start`, and the log ends. `begin` is where its partitions begin, and
         `new` has the positions at which others enter. `is_first`: the query has read nothing before.
 
-        Raises `StoreChangedError`, and as `Prober.extents` and `GroupClaims.take`. Reports lost tails to the loss
-        policy.
+        Raises `StoreChangedError`, `UnflushedError`, and as `Prober.extents` and `GroupClaims.take`. Reports lost
+        tails to the loss policy.
         """
         seen = self._observe(start, begin, new, claims, is_first=is_first)
         ends = self._limited_ends(seen, limited=limited)
@@ -100,8 +100,8 @@ class BatchEnd:
         for partition in new:
             self._unowned.pop(partition.store, None)
         begin = {**begin, **new}
-        readable = self._long_messages.readable_ends(begin, log_ends, start.fingerprints)
-        views = {one: PartitionView(at, log_ends[one], readable.get(one), one in new) for one, at in begin.items()}
+        flushed = self._long_messages.flushed_ends(begin, log_ends, start.fingerprints)
+        views = {one: PartitionView(at, log_ends[one], flushed.get(one), one in new) for one, at in begin.items()}
         return Snapshot(start, views, is_first)
 
     def _limited_ends(self, seen: Snapshot, *, limited: bool) -> dict[Partition, int]:
@@ -130,7 +130,7 @@ class BatchEnd:
             seen.start.fingerprints,
             idle_too=seen.is_first or may_have_lost or bool(seen.new.partitions),
             empty=empty,
-            held_back=seen.held_back,
+            unflushed=seen.unflushed,
         )
         if visitor.failures != failures or self._clock.monotonic() - counted_at > REPLACED_AFTER:
             empty = frozenset()  # the stores may be others since their messages were counted

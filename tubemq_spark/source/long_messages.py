@@ -64,20 +64,19 @@ class LongMessages:
     def close(self) -> None:
         self._limits.close()
 
-    def readable_ends(
+    def flushed_ends(
         self, begin: Positions, log_ends: Positions, fingerprints: Collection[Store]
     ) -> dict[Partition, int]:
-        """Return where a read of [begin, log_ends) must end, for partitions whose topics may have long messages, and
-        that have new entries, or none of the `fingerprints` in their store: where their files end, and not before
-        `begin`. Raises as `TopicLimits.long_topics` and `Prober.extents`."""
-        flushed = self._flushed_ends(
+        """Return where files end, for partitions whose topics may have long messages, and that have new entries, or
+        none of the `fingerprints` in their store: a read of [begin, log_ends) must end there. Raises as
+        `TopicLimits.long_topics` and `Prober.extents`."""
+        return self._flushed_ends(
             one for one, end in log_ends.items() if begin[one] < end or (begin[one] and one.store not in fingerprints)
         )
-        return {partition: max(begin[partition], min(log_ends[partition], end)) for partition, end in flushed.items()}
 
     def wait_until_flushed(self, ends: Positions) -> None:
         """Wait until the files of topics that may have long messages reach these `ends`. Do not wait for a store that
-        has become shorter: its readers report that. Raises as `readable_ends` and `FlushWait.pause`."""
+        has become shorter: its readers report that. Raises as `flushed_ends` and `FlushWait.pause`."""
         wait = FlushWait(self._settings)
         while True:
             flushed = self._flushed_ends(ends)

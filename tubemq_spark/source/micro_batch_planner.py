@@ -36,7 +36,7 @@ from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
 from tubemq_spark.source.range_planner import ranges
 from tubemq_spark.source.rate_limit import PollInterval
 from tubemq_spark.source.store_check import ids_between
-from tubemq_spark.source.truncation_check import StoreChangedError
+from tubemq_spark.source.truncation_check import StoreChangedError, UnflushedError
 
 _log = logging.getLogger(__name__)
 
@@ -147,8 +147,9 @@ class MicroBatchPlanner:
     def _find_end(self, start: StreamOffset, claims: GroupClaims, limited: bool) -> tuple[StreamOffset, StreamOffset]:
         """Return the end of the next micro-batch, and the log ends.
 
-        Ask again if a partition is gone, if a store changed meanwhile, and while a run with trigger AvailableNow waits
-        for what cannot be read yet: it ends with the first micro-batch that brings nothing.
+        Ask again if a partition is gone, if a store changed meanwhile, when messages are in files that a fingerprint
+        needs, and while a run with trigger AvailableNow waits for what cannot be read yet: it ends with the first
+        micro-batch that brings nothing.
         """
         client = self._options.client
         wait = FlushWait(client)
@@ -160,6 +161,8 @@ class MicroBatchPlanner:
                 found = self._try_to_find_end(start, claims, now, limited)
             except TransportError as error:
                 self._partitions.report_unserved(error, start, claims)
+            except UnflushedError as unflushed:
+                self._long_messages.wait_until_flushed(unflushed.ends)
             except StoreChangedError as changed:
                 # An attempt may first wait for claims of an earlier run, which counts for the claim timeout only.
                 retries = retries or Retries(client.retry_for, client.clock)

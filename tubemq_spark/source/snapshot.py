@@ -23,15 +23,20 @@ from tubemq_spark.source.truncation_check import Checked
 class PartitionView:
     """What the driver saw of one partition. The batch begins at `begin`, and its store ends at `log_end`.
 
-    `readable_end`: the broker may not deliver what is behind it before it is in files; None if it delivers all. A
+    `flushed_end`: the broker may not deliver what is behind it before it is in files; None if it delivers all. A
     partition that `is_new` enters with the batch at `begin`, and is read from the next one on: then the checkpoint has
     both ends of every range.
     """
 
     begin: int
     log_end: int
-    readable_end: int | None = None
+    flushed_end: int | None = None
     is_new: bool = False
+
+    @property
+    def readable_end(self) -> int | None:
+        """Where a read must end, None if the broker delivers all."""
+        return None if self.flushed_end is None else max(self.begin, min(self.log_end, self.flushed_end))
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,10 @@ class Snapshot:
         return {one: view.readable_end for one, view in self.partitions.items() if view.readable_end is not None}
 
     @property
-    def held_back(self) -> list[Partition]:
-        """The partitions of which nothing can be read yet."""
-        return [one for one, end in self.readable_ends.items() if end == self.partitions[one].begin]
+    def unflushed(self) -> list[Partition]:
+        """The partitions that have messages which the broker may not deliver yet."""
+        views = self.partitions.items()
+        return [one for one, view in views if view.flushed_end is not None and view.flushed_end < view.log_end]
 
     @property
     def read(self) -> Snapshot:

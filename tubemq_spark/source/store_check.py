@@ -163,7 +163,12 @@ class StoreCheck:
     def lacks_owner(self) -> bool:
         """Whether no known partition has the batch's last entry, though retention did not remove it."""
         last = self.batch.last_entry
-        return not self._owners(last) and any(result.begin == last for result in self._results_at(last).values())
+        return not self.has_owner and any(result.begin == last for result in self._results_at(last).values())
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether a known partition surely has the batch's last entry."""
+        return bool(self._owners(self.batch.last_entry))
 
     # Positions to probe
 

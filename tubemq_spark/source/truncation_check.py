@@ -54,6 +54,15 @@ class StoreChangedError(Exception):
     """A store became shorter while it was checked, or may have been replaced."""
 
 
+class UnflushedError(Exception):
+    """A store needs its first fingerprint, and the message that it would be of may be one that the broker does not
+    deliver from memory. `ends` are where files must end."""
+
+    def __init__(self, ends: Positions) -> None:
+        super().__init__(f"messages before {dict(ends)} are in memory")
+        self.ends = ends
+
+
 class Checked(NamedTuple):
     """What a check of a batch found: where some partitions must end instead, the `fingerprints` of the batch's end, and
     for stores whose last entries no known partition has, where these entries begin."""
@@ -81,29 +90,27 @@ class TruncationCheck:
         *,
         idle_too: bool = False,
         empty: Collection[Partition] = frozenset(),
-        held_back: Collection[Partition] = frozenset(),
+        unflushed: Collection[Partition] = frozenset(),
     ) -> Checked:
         """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Raise
-        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile.
+        `StoreChangedError` if a store does not reach to the batch's end any more, or a broker was away meanwhile, and
+        `UnflushedError`.
 
         A truncated store ends where new messages begin, at most where the batch begins. Each other one ends behind an
         entry of a known partition: entries behind it give no fingerprint, so their loss would not be noticed.
 
         Stores from which the batch reads nothing are checked only with `idle_too`, or if they have no fingerprint and a
         new offset is needed anyway. The partitions in `empty` have no message in the batch, nor behind it. Those that
-        are `held_back` begin at messages that a broker may not deliver before they are in files; such a message behind
-        the begin would be a fingerprint that seems to be replaced then.
+        are `unflushed` have messages that the broker may not deliver before they are in files: a later message in the
+        place of such a one would be a fingerprint that seems to be replaced then.
         """
         has_news = any(begin[partition] != end for partition, end in ends.items() if partition in begin)
         batches = (
             batch
             for batch in store_ranges(begin, ends, fingerprints, self.cluster)
-            if (batch.newest is not None or not set(batch.partitions).issubset(held_back))
-            and (
-                idle_too
-                or (has_news and batch.newest is None)
-                or any(begin[partition] != ends[partition] for partition in batch.partitions)
-            )
+            if idle_too
+            or (has_news and batch.newest is None)
+            or any(begin[partition] != ends[partition] for partition in batch.partitions)
         )
         checked = Checked({}, dict(fingerprints), {})
         visitor = self.prober.visitor
@@ -112,7 +119,7 @@ class TruncationCheck:
             checks, results = self._probe(several, empty)
             if visitor.failures != failures:  # after an outage the answers may be those of another store
                 raise StoreChangedError("a broker did not answer while stores were checked")
-            self._evaluate(checks, results, begin, ends, log_ends, checked)
+            self._evaluate(checks, results, begin, ends, log_ends, frozenset(unflushed), checked)
         return checked
 
     def _probe(
@@ -147,6 +154,7 @@ class TruncationCheck:
         begin: Positions,
         ends: Positions,
         log_ends: Positions,
+        unflushed: frozenset[Partition],
         checked: Checked,
     ) -> None:
         """Put into `checked` what the checks prove."""
@@ -169,6 +177,8 @@ class TruncationCheck:
                 if check.lacks_owner:
                     for place in self.prober.proven(check.unclear_places()):
                         results[place] = results[place]._replace(is_exact=True)
+                if batch.newest is None and not check.has_owner and not unflushed.isdisjoint(batch.partitions):
+                    raise UnflushedError({partition: log_ends[partition] for partition in batch.partitions})
                 is_expired = batch.newest is not None and check.lacks_owner and self._is_expired(batch, batch.newest)
                 lacks_owner = check.lacks_owner and not is_expired  # else the readers report what retention removed
                 end, is_tail = self._owned_end(batch) if lacks_owner else (batch.end, False)
@@ -179,7 +189,7 @@ class TruncationCheck:
                 if end < batch.end and (end > batch.start or is_tail):
                     checked.ends.update({p: max(begin[p], min(ends[p], end)) for p in batch.partitions})
                     again, results_again = self._probe([replace(batch, end=end)], ())
-                    self._evaluate(again, results_again, begin, ends, log_ends, checked)
+                    self._evaluate(again, results_again, begin, ends, log_ends, unflushed, checked)
                 else:
                     marks = [*checked.fingerprints.get(batch.store, ()), *check.new_fingerprints()]
                     checked.fingerprints[batch.store] = thinned(marks, check.now)

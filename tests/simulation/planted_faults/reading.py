@@ -11,7 +11,6 @@ RANGE = "protocol/exact_range.py"
 CLAIM = "client/consumer/task_claim.py"
 HOLDER = "client/consumer/group_claims.py"
 PLANNER = "source/micro_batch_planner.py"
-LONG = "source/long_messages.py"
 PARTITIONS = "source/partition_set.py"
 DISCOVERY = "source/partition_discovery.py"
 CLAIM_ID = "protocol/claim_id.py"
@@ -79,9 +78,9 @@ READING = (
     Fault(
         "long_messages_read_from_memory",
         "a read of a topic that may have long messages misses none",
-        LONG,
-        "        return {partition: max(begin[partition], min(log_ends[partition], end)) for",
-        "        return {} and {partition: max(begin[partition], min(log_ends[partition], end)) for",
+        "source/snapshot.py",
+        "return None if self.flushed_end is None else",
+        "return None if True else",
         ("rows_exact", "available_read"),
     ),
     Fault(
