@@ -24,6 +24,8 @@ from tests.simulation.families import play, stage
 from tests.simulation.schedule import Breach
 
 _CHUNK = 20  # schedules
+# Greenlets that end with an error keep parts of their schedule alive. Garbage collection would take ever longer.
+_CHUNKS_OF_A_PROCESS = 25
 _stage = ExitStack()  # of a process of the pool
 
 
@@ -108,7 +110,9 @@ def run(
     towards = {family: Towards(known_before[family]) for family in families if seed is None and family in known_before}
     waiting: set[Future[Chunk]] = set()
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_enter, initargs=(logs,)) as executor:
+    with ProcessPoolExecutor(
+        jobs, mp_context=spawn, initializer=_enter, initargs=(logs,), max_tasks_per_child=_CHUNKS_OF_A_PROCESS
+    ) as executor:
         for family, seeds in _portions(first, count):
             if count is None and time.monotonic() - begun > minutes * 60:
                 break
