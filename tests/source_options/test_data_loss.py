@@ -183,7 +183,7 @@ def test_a_query_does_without_a_deleted_topic_until_it_is_created_again(
 def test_a_query_does_without_a_deleted_topic_while_a_master_forgets_it(
     start: Start, caplog: pytest.LogCaptureFixture, change: str, release: str
 ) -> None:
-    """The driver asks the master once whether the topic is gone, before a heartbeat could register it again."""
+    """The driver asks whether the topic is gone before a heartbeat could register it again."""
     tubemq = start({"t": 1, "other": 1}, masters=2, release=release)
     fill(tubemq, "t", 10), fill(tubemq, "other", 10)
     stream = Stream(tubemq, "t", "other", failOnDataLoss="false", **SHORT)
@@ -198,6 +198,43 @@ def test_a_query_does_without_a_deleted_topic_while_a_master_forgets_it(
             tubemq.start_master(1)
         assert len(run.next() or ()) == 5
         assert len(warnings_of(caplog, "1:t:0: the cluster does not have the partition any more")) == 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("method", ["partition_register", "get_partition_meta", "consumer_register_v2"])
+def test_a_single_master_restarts_at_each_moment_of_a_deletion(
+    start: Start, caplog: pytest.LogCaptureFixture, method: str, after: bool
+) -> None:
+    """Before or after each request that the driver makes while it finds out that the topic is gone."""
+    tubemq = start({"t": 1, "other": 1})
+
+    def restart() -> None:
+        tubemq.stop_master()
+        tubemq.start_master()
+
+    def restarts_at(number: int) -> bool:
+        tubemq.create_topic("t", partitions=1)
+        caplog.clear()
+        stream = Stream(tubemq, "t", "other", tubemq_group=f"readers{number}", failOnDataLoss="false", **SHORT)
+        with stream.running() as run:
+            before = len(run.next() or ())
+            tubemq.delete_topic("t")
+            if method == "consumer_register_v2":
+                restart()
+            new = fill(tubemq, "other", 5)
+            moment = tubemq.on(method, nth=number, times=1).run(restart, after=after)
+            assert bodies(run.next() or ()) == new
+            moment.remove()
+            while run.next() is not None:
+                pass
+        assert len(stream.rows) == before + 5
+        assert len(warnings_of(caplog, "1:t:0: the cluster does not have the partition any more")) == 1
+        return bool(moment.fired)
+
+    assert restarts_at(1)
+    number = 2
+    while restarts_at(number):
+        number += 1
 
 
 @pytest.mark.parametrize("release", ["1.2", "2.5"])

@@ -153,7 +153,7 @@ class PartitionSet:
         """Mark those of the `suspects`, which are not listed or not served, that the cluster does not have any more.
         Report each to the loss policy; the query has read up to `offset`.
 
-        Raise `error` if one of them exists, or if no master answers: the time for retries was spent before.
+        Raise `error` if one of them exists, or if no master answers.
         """
         gone = {partition for partition in suspects if not self.is_gone(partition)}
         unknown = claims.unknown_topics if error else frozenset()
@@ -185,7 +185,7 @@ class PartitionSet:
         while True:
             asked_at = clock.monotonic()
             try:
-                listed = self._session.listed(once=error is not None)
+                listed = self._session.listed()
             except TransportError as no_answer:
                 if error is None:
                     raise

@@ -216,7 +216,7 @@ def test_a_silent_peer_is_no_master(use_timings: UseTimings) -> None:
 CONSUMER_REQUESTS: dict[str, Callable[[ConsumerSession], object]] = {
     "lists, repeated": lambda session: session.refresh(),
     "lists, for a caller that goes on without": lambda session: session.refresh_soon(),
-    "lists, once": lambda session: session.listed(once=True),
+    "lists, without earlier ones": lambda session: session.listed(),
     "deployed topics": lambda session: session.deployed(),
     "visit token": lambda session: session.token._ask(),
 }
@@ -264,7 +264,7 @@ def test_a_master_that_forgets_a_client_at_once_is_not_asked_for_ever(cluster: E
     with session(cluster) as consumer:
         consumer.register()
         with cluster.tubemq.on(META).fail(411) as asked, pytest.raises(SessionExpiredError, match="has forgotten"):
-            consumer.listed(once=True)
+            consumer.refresh_soon()
         assert asked.fired == 2
 
 

@@ -100,13 +100,10 @@ class ConsumerSession(MasterSession):
         with self._locked_within(within), self._master.within_deadline(deadline.left):
             self._list()
 
-    def listed(self, *, once: bool = False) -> set[Partition]:
-        """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones.
-
-        With `once`, ask each master once at most instead of retrying.
-        """
+    def listed(self) -> set[Partition]:
+        """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones."""
         with self._lock:
-            self._master.retry(self._list, once=once)
+            self._master.retry(self._list)
             return {one for layout in self._registry.listed.values() for one in layout.all_partitions()}
 
     def deployed(self) -> Mapping[tuple[str, int], TopicOnBroker]:

@@ -148,8 +148,8 @@ class MasterClient:
         self.state = MemberState.FORGOTTEN
         self.forgotten_at = self._settings.clock.monotonic()
 
-    def retry(self, request: Callable[[], T], *, once: bool = False) -> T:
-        """Return what `request` returns. Repeat it while it raises `TransportError`, unless it is to run `once`.
+    def retry(self, request: Callable[[], T]) -> T:
+        """Return what `request` returns. Repeat it while it raises `TransportError`.
 
         A client that no master has answered yet gives up early, because the addresses may be wrong. It goes on if a
         standby answers, which becomes active soon after the active master has died. If a peer accepts the connection
@@ -157,17 +157,17 @@ class MasterClient:
         """
         is_first_contact, was_silent = self._is_first_contact, False
         first_contact = self._settings.timings.first_contact_timeout if is_first_contact else inf
-        retries = self._retries(0.0 if once else first_contact)
+        retries = self._retries(first_contact)
         while True:
             try:
                 reply = request()
             except TransportError as error:
-                if is_first_contact and not once:
+                if is_first_contact:
                     if not self._is_first_contact:
                         is_first_contact, retries = False, self._retries(inf)
                     elif error.is_silence and not was_silent:
                         was_silent, retries = True, self._retries(first_contact)
-                if once or not retries.failed(error):
+                if not retries.failed(error):
                     raise
             else:
                 retries.progress()
