@@ -63,6 +63,15 @@ class UnflushedError(Exception):
         self.ends = ends
 
 
+class _Positions(NamedTuple):
+    """The arguments of `TruncationCheck.check`."""
+
+    begin: Positions
+    ends: Positions
+    log_ends: Positions
+    unflushed: frozenset[Partition]
+
+
 class Checked(NamedTuple):
     """What a check of a batch found: where some partitions must end instead, the `fingerprints` of the batch's end, and
     for stores whose last entries no known partition has, where these entries begin."""
@@ -112,14 +121,17 @@ class TruncationCheck:
             or (has_news and batch.newest is None)
             or any(begin[partition] != ends[partition] for partition in batch.partitions)
         )
-        checked = Checked({}, dict(fingerprints), {})
+        to, checked = _Positions(begin, ends, log_ends, frozenset(unflushed)), Checked({}, dict(fingerprints), {})
         visitor = self.prober.visitor
         while several := list(islice(batches, _STORES_AT_ONCE)):
-            failures = visitor.failures
-            checks, results = self._probe(several, empty)
-            if visitor.failures != failures:  # after an outage the answers may be those of another store
-                raise StoreChangedError("a broker did not answer while stores were checked")
-            self._evaluate(checks, results, begin, ends, log_ends, frozenset(unflushed), checked)
+            known_empty: Collection[Partition] = empty
+            while several:
+                failures = visitor.failures
+                checks, results = self._probe(several, known_empty)
+                if visitor.failures != failures:  # after an outage the answers may be those of another store
+                    raise StoreChangedError("a broker did not answer while stores were checked")
+                judged = [self._judge(check, results, to, checked) for check in checks]
+                several, known_empty = [shorter for shorter in judged if shorter is not None], ()
         return checked
 
     def _probe(
@@ -147,52 +159,54 @@ class TruncationCheck:
             results |= self.prober.probe(newest, exact, unread)
         return checks, results
 
-    def _evaluate(
-        self,
-        checks: Iterable[StoreCheck],
-        results: dict[PartitionPosition, ProbeResult],
-        begin: Positions,
-        ends: Positions,
-        log_ends: Positions,
-        unflushed: frozenset[Partition],
-        checked: Checked,
-    ) -> None:
-        """Put into `checked` what the checks prove."""
-        for check in checks:
-            batch = check.batch
-            first_new: int | None = None
-            # A partition that the query reads shows by its rows, or by the errors of its tasks, what became of it.
-            is_unread = batch.newest is not None and batch.place(batch.newest)[0] not in batch.partitions
-            if is_unread and batch.newest_state(results) is FingerprintState.UNKNOWN:
-                broker_id, topic, store_id = batch.store
-                raise StoreChangedError(f"broker {broker_id} does not say what store {store_id} of {topic} has now")
-            if batch.is_truncated(results):
-                first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
-            resume_at = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
-            if any(position < begin[partition] for partition, position in resume_at.items()):
-                checked.ends.update(resume_at)
-            elif check.needs_fingerprints:
-                if check.is_too_short:
-                    raise StoreChangedError(f"the store {batch.store} has become shorter")
-                if check.lacks_owner:
-                    for place in self.prober.proven(check.unclear_places()):
-                        results[place] = results[place]._replace(is_exact=True)
-                if batch.newest is None and not check.has_owner and not unflushed.isdisjoint(batch.partitions):
-                    raise UnflushedError({partition: log_ends[partition] for partition in batch.partitions})
-                is_expired = batch.newest is not None and check.lacks_owner and self._is_expired(batch, batch.newest)
-                lacks_owner = check.lacks_owner and not is_expired  # else the readers report what retention removed
-                end, is_tail = self._owned_end(batch) if lacks_owner else (batch.end, False)
-                # What came behind the end meanwhile belongs to the next batch, as the entries before it.
-                is_tail = is_tail or (end < batch.end and batch.end >= max(log_ends[one] for one in batch.partitions))
-                if is_tail:
-                    checked.unowned[batch.store] = end
-                if end < batch.end and (end > batch.start or is_tail):
-                    checked.ends.update({p: max(begin[p], min(ends[p], end)) for p in batch.partitions})
-                    again, results_again = self._probe([replace(batch, end=end)], ())
-                    self._evaluate(again, results_again, begin, ends, log_ends, unflushed, checked)
-                else:
-                    marks = [*checked.fingerprints.get(batch.store, ()), *check.new_fingerprints()]
-                    checked.fingerprints[batch.store] = thinned(marks, check.now)
+    def _judge(
+        self, check: StoreCheck, results: dict[PartitionPosition, ProbeResult], to: _Positions, checked: Checked
+    ) -> StoreRange | None:
+        """Put into `checked` what the answers prove. Return the store's range if it must end earlier and be checked so:
+        no known partition has its last entries."""
+        batch = check.batch
+        # A partition that the query reads shows by its rows, or by the errors of its tasks, what became of it.
+        is_unread = batch.newest is not None and batch.place(batch.newest)[0] not in batch.partitions
+        if is_unread and batch.newest_state(results) is FingerprintState.UNKNOWN:
+            broker_id, topic, store_id = batch.store
+            raise StoreChangedError(f"broker {broker_id} does not say what store {store_id} of {topic} has now")
+        first_new: int | None = None
+        if batch.is_truncated(results):
+            first_new, checked.fingerprints[batch.store] = self._find_first_new(batch)
+        resume_at = {p: min(to.begin[p], to.log_ends[p] if first_new is None else first_new) for p in batch.partitions}
+        if any(position < to.begin[partition] for partition, position in resume_at.items()):
+            checked.ends.update(resume_at)
+            return None
+        if not check.needs_fingerprints:
+            return None
+        if check.is_too_short:
+            raise StoreChangedError(f"the store {batch.store} has become shorter")
+        end, is_tail = self._end_of_known(check, results, to)
+        if is_tail:
+            checked.unowned[batch.store] = end
+        if end < batch.end and (end > batch.start or is_tail):
+            checked.ends.update({p: max(to.begin[p], min(to.ends[p], end)) for p in batch.partitions})
+            return replace(batch, end=end)
+        marks = [*checked.fingerprints.get(batch.store, ()), *check.new_fingerprints()]
+        checked.fingerprints[batch.store] = thinned(marks, check.now)
+        return None
+
+    def _end_of_known(
+        self, check: StoreCheck, results: dict[PartitionPosition, ProbeResult], to: _Positions
+    ) -> tuple[int, bool]:
+        """Return the position behind the last entry of the batch that a known partition has; and whether no such entry
+        follows. Put into `results` who has the last entry, if that was not clear."""
+        batch = check.batch
+        if check.lacks_owner:
+            for place in self.prober.proven(check.unclear_places()):
+                results[place] = results[place]._replace(is_exact=True)
+        if batch.newest is None and not check.has_owner and not to.unflushed.isdisjoint(batch.partitions):
+            raise UnflushedError({partition: to.log_ends[partition] for partition in batch.partitions})
+        if not check.lacks_owner or (batch.newest is not None and self._is_expired(batch, batch.newest)):
+            return batch.end, False  # what retention removed is reported by the readers
+        end, is_tail = self._owned_end(batch)
+        # What came behind the end meanwhile belongs to the next batch, as the entries before it.
+        return end, is_tail or (end < batch.end and batch.end >= max(to.log_ends[one] for one in batch.partitions))
 
     def _owned_end(self, batch: StoreRange) -> tuple[int, bool]:
         """Return the position behind the last entry of the batch that a known partition has, or the batch's start; and
