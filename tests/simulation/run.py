@@ -9,13 +9,14 @@ decisions of its schedule in `build/simulation`, so that its reproduction needs 
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import cycle, islice
 
 from tests.simulation import coverage as coverages
 from tests.simulation.choices import Choices, shape
@@ -24,8 +25,7 @@ from tests.simulation.families import play, stage
 from tests.simulation.schedule import Breach
 
 _CHUNK = 20  # schedules
-# Greenlets that end with an error keep parts of their schedule alive. Garbage collection would take ever longer.
-_CHUNKS_OF_A_PROCESS = 25
+_CHUNKS_OF_A_PROCESS = 25  # greenlets that end with an error keep parts of their schedule alive, so processes grow
 _stage = ExitStack()  # of a process of the pool
 
 
@@ -108,21 +108,17 @@ def run(
         family: seed if seed is not None else known_before.get(family, Coverage()).next_seed for family in families
     }
     towards = {family: Towards(known_before[family]) for family in families if seed is None and family in known_before}
-    waiting: set[Future[Chunk]] = set()
+    until = begun + minutes * 60 if count is None else math.inf
+    portions = _portions(first, count)
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        jobs, mp_context=spawn, initializer=_enter, initargs=(logs,), max_tasks_per_child=_CHUNKS_OF_A_PROCESS
-    ) as executor:
-        for family, seeds in _portions(first, count):
-            if count is None and time.monotonic() - begun > minutes * 60:
-                break
-            waiting.add(executor.submit(play_chunk, family, seeds, towards.get(family)))
-            if len(waiting) > 2 * jobs - 1:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                _take(report, done, begun)
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            _take(report, done, begun)
+    while time.monotonic() < until and (several := list(islice(portions, _CHUNKS_OF_A_PROCESS * jobs))):
+        with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_enter, initargs=(logs,)) as executor:
+            played = [executor.submit(play_chunk, family, seeds, towards.get(family)) for family, seeds in several]
+            for one in as_completed(played):
+                _take(report, one.result(), time.monotonic() - begun)
+                if time.monotonic() > until:
+                    executor.shutdown(cancel_futures=True)
+                    break
     report.seconds = time.monotonic() - begun
     total = coverages.load()
     for family, chunk in report.chunks.items():
@@ -144,22 +140,21 @@ def _portions(first: Mapping[str, int], count: int | None) -> Iterator[tuple[str
             return
 
 
-def _take(report: Report, done: set[Future[Chunk]], begun: float) -> None:
-    for future in done:
-        new = future.result()
-        chunk = report.chunks[new.family]
-        for key, found in new.found.items():
-            found.schedules += chunk.schedules
-            found.seconds = time.monotonic() - begun
-            old = report.found.setdefault(key, found)
-            if old is not found:
-                old.times += found.times
-            else:  # a long run may be stopped before it ends
-                print(f"{found.family} {found.seed}: {found.breach.text}", flush=True)
-        chunk.schedules += new.schedules
-        chunk.seconds += new.seconds
-        chunk.decisions += new.decisions
-        chunk.coverage.merge(new.coverage)
+def _take(report: Report, new: Chunk, seconds: float) -> None:
+    """Add to the report what a process did until `seconds` after the begin."""
+    chunk = report.chunks[new.family]
+    for key, found in new.found.items():
+        found.schedules += chunk.schedules
+        found.seconds = seconds
+        old = report.found.setdefault(key, found)
+        if old is not found:
+            old.times += found.times
+        else:  # a long run may be stopped before it ends
+            print(f"{found.family} {found.seed}: {found.breach.text}", flush=True)
+    chunk.schedules += new.schedules
+    chunk.seconds += new.seconds
+    chunk.decisions += new.decisions
+    chunk.coverage.merge(new.coverage)
 
 
 def _enter(logs: bool) -> None:

@@ -154,14 +154,23 @@ def test_a_broker_that_is_not_in_service_receives_no_request(case: str) -> None:
         met(ExpectedBroker(Broker(1, peer.address)))
 
 
-def test_the_question_has_the_newest_visit_token() -> None:
+def test_a_broker_that_refuses_the_visit_token_is_asked_with_a_newer_one() -> None:
+    """With the newer one, requests would reach a broker that has not said who it is."""
     checking = ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)
     with EmbeddedTubeMQ(config=checking) as tubemq:
-        token = VisitToken(lambda: 0, value=1)
-        server = ExpectedBroker(Broker(1, address_of(tubemq, 1)), token)
-        assert met(server).broker_id is None
-        token.value = tubemq._servers.catalog.tokens.current
-        assert met(server).broker_id == 1
+        tokens = tubemq._servers.catalog.tokens
+        token = VisitToken(lambda: tokens.current, value=1)
+        assert met(ExpectedBroker(Broker(1, address_of(tubemq, 1)), token)).broker_id == 1
+        assert token.value == tokens.current
+
+
+@pytest.mark.parametrize("newer", [(1,), (2, 3, 4)], ids=["none", "all refused"])
+def test_a_broker_that_refuses_all_visit_tokens_receives_no_request(newer: tuple[int, ...]) -> None:
+    given = iter(newer)
+    token = VisitToken(lambda: next(given), value=1)
+    too_old = refusal(415, "Visit Authorized Token is invalid!")
+    with Peer(answering(too_old)) as peer, pytest.raises(TransportError, match=r"visit token|gives no newer one"):
+        met(ExpectedBroker(Broker(1, peer.address), token))
 
 
 def test_who_wants_anybody_at_an_address_does_not_ask(tubemq: EmbeddedTubeMQ) -> None:

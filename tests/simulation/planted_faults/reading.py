@@ -403,8 +403,8 @@ READING = (
         "unowned_entries_read",
         "lost messages are reported, also those of a topic that grows",
         "source/truncation_check.py",
-        "self._owned_end(batch) if lacks_owner else",
-        "self._owned_end(batch) if False else",
+        "if not check.lacks_owner or (batch.newest is not None and",
+        "if True or (batch.newest is not None and",
         ("rows_exact", "loss_reported"),
     ),
     # docs/concepts

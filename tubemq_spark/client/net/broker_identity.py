@@ -20,7 +20,7 @@ from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import IDENTITY_GROUP, OFFSET_HISTORY, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
-from tubemq_spark.protocol.errcode import ErrCode, broker_in, is_elsewhere
+from tubemq_spark.protocol.errcode import ErrCode, broker_in, is_about_visit_token, is_elsewhere
 from tubemq_spark.protocol.metadata import Address, Broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
@@ -44,11 +44,14 @@ def address_of(server: Server) -> Address:
 
 def ask_broker_id(connection: Connection, settings: ClientSettings, token: VisitToken, timeout: float) -> int | None:
     """Return the id of the broker at the other end; None if it does not say. That is so where the cluster checks
-    consumers and refuses this client, for example because its visit token is too old.
+    consumers and refuses this client.
 
-    Raise `TransportError` if the broker does not answer, or is not in service yet.
+    Raise `TransportError` if the broker does not answer, is not in service yet, or refuses the visit token and there is
+    no newer one: with the next token, requests would reach a broker that nobody has asked.
     """
-    for _ in range(_QUESTIONS):
+    problem = ""
+    for number in range(_QUESTIONS):
+        shown_token = token.value
         claims = [f"spark_identity_{system.token_hex(8)}" for _ in range(2)]
         requests = [*((OpType.REGISTER, one) for one in claims), (OpType.UNREGISTER, claims[0])]
         serials = [
@@ -62,17 +65,26 @@ def ask_broker_id(connection: Connection, settings: ClientSettings, token: Visit
                     topicName=OFFSET_HISTORY,
                     partitionId=0,
                     readStatus=ReadStatus.FROM_MAX,
-                    authInfo=authorization(settings.credentials, token.value, settings.clock),
+                    authInfo=authorization(settings.credentials, shown_token, settings.clock),
                 ),
                 timeout,
             )
             for operation, client_id in requests
         ]
         replies = [connection.reply(serial_no) for serial_no in serials]
-        broker_id, is_final = _answer(connection.address, replies[:2])
-        if is_final:
-            break
-    return broker_id
+        try:
+            broker_id, is_final = _answer(connection.address, replies[:2])
+        except _OldTokenError as refusal:
+            token.renew(shown_token)
+            problem = f"the broker at {connection.address} refuses the visit token: {refusal}"
+            continue
+        if is_final or number == _QUESTIONS - 1:
+            return broker_id
+    raise TransportError(problem)
+
+
+class _OldTokenError(Exception):
+    """The broker refuses the visit token."""
 
 
 def _answer(address: Address, replies: Iterable[Response | Failure]) -> tuple[int | None, bool]:
@@ -86,6 +98,8 @@ def _answer(address: Address, replies: Iterable[Response | Failure]) -> tuple[in
         text = str(found.errMsg)
         if found.errCode == ErrCode.SERVICE_UNAVAILABLE:
             raise TransportError(f"the broker at {address} is not in service ({found.errCode} {text})")
+        if is_about_visit_token(found.errCode, text):
+            raise _OldTokenError(text)
         broker_id = broker_in(found.errCode, text)
         if broker_id is not None or found.errCode not in (ErrCode.SUCCESS, ErrCode.PARTITION_OCCUPIED):
             return broker_id, True
