@@ -88,8 +88,21 @@ def test_a_batch_that_spark_did_not_note_as_committed_begins_where_it_began(
     assert again.begins(task(1)) != first.begins(task(0))
     driver.commit(0, again)
     later = driver.plan()
-    assert later.is_first
     assert later.begins(task(0)) == first.begins(task(0))
+    assert later.begins(task(1)) == again.begins(task(1))
+
+
+def test_a_repeated_batch_leaves_the_begins_of_the_one_behind_it(cluster: EmbeddedCluster, driver: Driver) -> None:
+    """Another run may have begun that batch meanwhile."""
+    first = driver.plan()
+    driver.commit(0, first)
+    begun = driver.plan()
+    send(cluster)
+    again = driver.plan()
+    driver.commit(0, again)
+    later = driver.plan()
+    assert not later.is_first
+    assert later.begins(task(1)) == begun.begins(task(1))
 
 
 def test_a_new_partition_takes_rows_from_the_next_batch_on(cluster: EmbeddedCluster, driver: Driver) -> None:

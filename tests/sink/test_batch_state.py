@@ -111,12 +111,13 @@ def test_a_commit_keeps_the_begins_of_its_batch() -> None:
     committed = planned.with_commit(0, "q")
     assert (committed.committed, committed.query) == (0, "q")
     assert (committed.begins, committed.committed_begins) == (None, first)
-    again = committed.planned({Partition(1, "demo", 0): 56}).with_commit(0, "q")
-    assert (again.begins, again.committed_begins) == (None, first)
+    behind = {Partition(1, "demo", 0): 56}
+    again = committed.planned(behind).with_commit(0, "q")
+    assert (again.begins, again.committed_begins) == (behind, first)
     added = {Partition(1, "added", 0): 0}
     assert committed.planned({**first, **added}).with_commit(0, "q").committed_begins == {**first, **added}
-    later = committed.planned({Partition(1, "demo", 0): 56}).with_commit(1, None)
-    assert (later.query, later.committed_begins) == ("q", {Partition(1, "demo", 0): 56})
+    later = committed.planned(behind).with_commit(1, None)
+    assert (later.query, later.begins, later.committed_begins) == ("q", None, behind)
 
 
 def test_each_plan_has_a_name_of_its_own() -> None:

@@ -66,9 +66,11 @@ class BatchState:
         return replace(self, begins=begins, plan=system.new_uuid().hex, plans=self.plans + 1)
 
     def with_commit(self, batch: int, query: str | None) -> BatchState:
-        """Return the state after the commit of `batch`, which may be a repeated one."""
+        """Return the state after the commit of `batch`. It may be the committed one, which Spark repeats: then another
+        run may have begun the batch behind it."""
+        begins = self.begins if batch == self.committed else None
         return replace(
-            self, committed=batch, query=query or self.query, begins=None, committed_begins=self.begins_of(batch)
+            self, committed=batch, query=query or self.query, begins=begins, committed_begins=self.begins_of(batch)
         )
 
     def begins_of(self, batch: int) -> Begins:
