@@ -293,6 +293,7 @@ class OperatedWriting(OperatedSchedule):
         if extra["receipts"]:
             self.receipts = tempfile.mkdtemp(prefix="receipts-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
             self.options["receipts"] = self.receipts
+        self._options_of_run: dict[str, Mapping[str, str]] = {}
         self.tasks_of: dict[int, int] = {}  # of batches that have another number of tasks than usual
         self.host = extra.get("host", "")
         self.topics = extra["topics"]
@@ -343,9 +344,10 @@ class OperatedWriting(OperatedSchedule):
             options = {"startingoffsets": "earliest", "failondataloss": "false"}
             source = TubeMQSource(self.raw(**{"tubemq.group": "copiers", "subscribe": FROM, **options}))
         sink = TubeMQSink(self.raw(**self.options), extra["columns"], self)
-        self._run_options = dict(self.options)
         interval = self.setting.interval if not self.is_calm else min(1.0, self.setting.interval)
-        return StreamQuery(app, self.checkpoint, source, sink, interval=interval)
+        query = StreamQuery(app, self.checkpoint, source, sink, interval=interval)
+        self._options_of_run[query.run_id] = dict(self.options)  # another run may begin with others beside it
+        return query
 
     def cells_of(self, row: Any) -> Cells:
         if not isinstance(row, Row):
@@ -369,7 +371,7 @@ class OperatedWriting(OperatedSchedule):
     def started(self, query: StreamQuery, batch: int, task: int, rows: Sequence[Cells]) -> None:
         if self.is_copy:
             self.writing.want(("batch", batch), task, rows, self.options.get("topic"))
-        self._begin_attempt(query.run_id, ("batch", batch), task, rows, self._run_options)
+        self._begin_attempt(query.run_id, ("batch", batch), task, rows, self._options_of_run[query.run_id])
 
     def _begin_attempt(
         self, run: str, origin: Origin, task: int, rows: Sequence[Cells], options: Mapping[str, str]
@@ -440,10 +442,13 @@ class OperatedWriting(OperatedSchedule):
     def judge(self, query: StreamQuery, error: BaseException) -> None:
         batch = query.batch
         self.guarded(self.writing.error_true, ("batch", batch), str(error))
-        if "two runs" in self.recent_troubles() and "of effectivelyOnce" in str(error):
+        is_second = "two runs" in self.recent_troubles()
+        if is_second and "of effectivelyOnce" in str(error):
             return  # the other run has committed more batches meanwhile
         if isinstance(error, DataLossError) or "effectivelyOnceUncertain" in str(error):
             self.options["effectivelyonceuncertain"] = "sendagain"  # as the error advises
+        if is_second and "two runs at once" in str(error):
+            return  # each replaced the file of the other, and one commit is gone
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return

@@ -265,7 +265,7 @@ class Writing:
         for acknowledged, accepted, task in (tuple(map(int, found)) for found in _COUNT.findall(text)):
             attempts = self.attempts[origin, task]
             most = max((len(one.rows) for one in attempts), default=0)
-            stored = max((self._stored_by(origin, task, one) for one in attempts), default=0)
+            stored = max((self._stored_by(origin, one) for one in attempts), default=0)
             if acknowledged > accepted or accepted > most or (acknowledged > stored and not self.schedule.packed):
                 raise BrokenError(
                     "counts_true",
@@ -273,12 +273,13 @@ class Writing:
                     f"and its error says {acknowledged} of {accepted}",
                 )
 
-    def _stored_by(self, origin: Origin, task: int, attempt: Attempt) -> int:
+    def _stored_by(self, origin: Origin, attempt: Attempt) -> int:
+        """`entry.rows` are those of the task's last attempt, which may have got others."""
         dead = sum(message.at >= attempt.at for message in self.dead_letters)
+        rows = Counter(row["value"] for row in attempt.rows)
         return dead + sum(
-            min(len(entry.rows), sum(copy.attempt is attempt for copy in entry.copies))
+            min(rows[entry.body], sum(copy.attempt is attempt for copy in entry.copies))
             for entry in self.of_batch[origin]
-            if any(row.task == task for row in entry.rows)
         )
 
     def bounded_memory(self, process: Process, given: Sequence[Cells]) -> None:

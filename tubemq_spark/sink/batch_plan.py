@@ -72,7 +72,7 @@ class BatchPlan:
             )
         last = "its file knows no batch" if committed is None else f"its file ends at batch {committed}"
         return (
-            f"the query is at batch {task.batch}, and {last}: a run without effectivelyOnce may "
+            f"the query is at batch {task.batch}, and {last}: a run without effectivelyOnce, or two runs at once, may "
             "have begun this batch, and its rows would be stored twice"
         )
 
