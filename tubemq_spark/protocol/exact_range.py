@@ -28,6 +28,8 @@ never will. `GapSearch` finds these by bisection, with about twelve seeks each. 
 range was planned has a gap behind nearly every message. So after `MAX_EMPTY_ENTRIES` entries without a message the rest
 of the range has no positions. Whether a message has one depends on the store and the range, not on how it was fetched.
 
+`range_state.STEPS` has all changes of state; the methods here name the step.
+
 The reader cannot detect three things: that a group is moved away and back to the last seek's position between two
 requests; if several partitions share the store or a filter is set, that a message was too long to be read from memory;
 and that retention removed messages' data files before their index (MsgFileStore skips such entries), which
@@ -49,6 +51,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.range_state import (
     AT_END,
     NOTHING,
+    STEPS,
     Action,
     Command,
     CommandQueue,
@@ -58,6 +61,8 @@ from tubemq_spark.protocol.range_state import (
     RangeState,
     ReadCursor,
     Reply,
+    Step,
+    Transition,
 )
 
 
@@ -100,7 +105,8 @@ class ExactRange:
         self._held: Reply | None = None  # the last reply: its end is not known yet
         self._search: GapSearch  # LOCATING
         self._outcome = RangeEnd()
-        self._seek(start, RangeState.OPENING, roll_back=False)
+        self._state = RangeState.OPENING
+        self._seek(Step.RESTART, start)
 
     def __repr__(self) -> str:
         where = f"{self._state.name} at {self._cursor.least_begin}"
@@ -159,7 +165,7 @@ class ExactRange:
         begin, end = self._entries.unflushed
         if position >= end:
             self._entries.flushed_end = position
-            self._seek(begin, RangeState.OPENING, roll_back=False)
+            self._seek(Step.FLUSHED, begin)
         else:
             # The seek finds out if the store has lost these entries meanwhile.
             self._queue.plan([Command(Action.SEEK, begin), Command(Action.FIND_FLUSHED_END, begin)])
@@ -226,15 +232,24 @@ class ExactRange:
         self._held, self._outcome, self.cut_from = None, RangeEnd(), None
         self._entries.restart()
         self.delivered.restart()
-        self._seek(self.start, RangeState.OPENING, roll_back=False)
+        self._seek(Step.RESTART, self.start)
 
     # Sending
 
-    def _seek(self, position: int, state: RangeState, *, roll_back: bool = True, action: Action = Action.SEEK) -> None:
-        proof = [Command(Action.ROLL_BACK, self._cursor.sought)] * roll_back
+    def _go(self, step: Step) -> Transition:
+        """Enter the state that `STEPS` says."""
+        transition = STEPS[step]
+        assert self._state in transition.before, (self, step)
+        self._state = transition.after
+        return transition
+
+    def _seek(self, step: Step, position: int) -> None:
+        """Take the step, and let the cursor go to `position`."""
+        to = self._go(step)
+        proof = [Command(Action.ROLL_BACK, self._cursor.sought)] * to.has_proof
+        action = Action.FIND_FLUSHED_END if to.after is RangeState.FLUSHING else Action.SEEK
         self._queue.plan([*proof, Command(action, position)])
         self._cursor.seek(position)
-        self._state = state
 
     def _wanted_fetches(self) -> int:
         if self._state in (RangeState.FLUSHING, RangeState.CLOSING, RangeState.DONE):
@@ -257,7 +272,7 @@ class ExactRange:
     # READING: hold each reply until the next one shows where it ended
 
     def _opened(self, _: Reply) -> None:
-        self._state = RangeState.READING
+        self._go(Step.OPENED)
         self._deliver_proven()
 
     def _read(self, reply: Reply) -> None:
@@ -295,7 +310,7 @@ class ExactRange:
 
     def _cut_by_fetch(self, held: Reply) -> None:
         self._held, self.cut_from = held, held.begin
-        self._seek(self.end, RangeState.CUTTING)
+        self._seek(Step.CUT, self.end)
 
     def _cut_at(self, found: Reply) -> None:
         assert self._held is not None
@@ -307,7 +322,7 @@ class ExactRange:
                 self._complete(messages[:cut], begin, self.end)
             elif len(messages) == (self.end - begin) // UNIT:
                 # The first message at `end` may have been too long for the first reading, which then has later ones.
-                self._seek(self.end - UNIT, RangeState.COUNTING)
+                self._seek(Step.COUNT, self.end - UNIT)
             else:  # the first reading may have left out this message
                 self._await_flush(begin, end)
         elif found.begin >= bound:
@@ -349,12 +364,12 @@ class ExactRange:
     def _await_flush(self, begin: int, end: int) -> None:
         self._held, self._outcome, self.cut_from = None, RangeEnd(), None
         self._entries.unflushed = begin, end
-        self._seek(begin, RangeState.FLUSHING, action=Action.FIND_FLUSHED_END)
+        self._seek(Step.FLUSH, begin)
 
     def _search_on(self) -> None:
         search = self._search
         if (probe := search.next_probe()) is not None:
-            self._seek(probe, RangeState.LOCATING)
+            self._seek(Step.LOCATE, probe)
             return
         known, bound = search.known, search.bound
         self._entries.add_empty(search.missing, search.first_missing)
@@ -365,7 +380,7 @@ class ExactRange:
             self._close(*batches)
         else:
             self._outcome.batches = tuple(batches)  # until the roll-back of this seek is answered
-            self._seek(search.end, RangeState.OPENING)
+            self._seek(Step.LOCATED, search.end)
 
     def _located(self, reply: Reply) -> None:
         if not reply.messages and reply is not AT_END and not self._search.is_answered_by(reply.begin):
@@ -387,7 +402,7 @@ class ExactRange:
         if self.delivered.is_whole:
             self._fail("two readings differ, as they do after a late fetch of an earlier attempt")
         else:
-            self._seek(self.delivered.look_for_last(), RangeState.VERIFYING)
+            self._seek(Step.VERIFY, self.delivered.look_for_last())
 
     def _deliver_proven(self) -> None:
         state = self._state
@@ -410,7 +425,7 @@ class ExactRange:
 
     def _close(self, *batches: FetchedBatch) -> None:
         self._outcome.batches = batches
-        self._seek(self.start, RangeState.CLOSING)
+        self._seek(Step.CLOSE, self.start)
 
     def _closed(self, reply: Reply) -> None:
         if self._outcome.error is not None:
@@ -420,7 +435,7 @@ class ExactRange:
             self._outcome.batches = ()
             self._cut_by_fetch(assumed[0])
             return
-        self._state = RangeState.DONE
+        self._go(Step.FINISH)
         self._deliver_proven()
         if self._state is RangeState.DONE and self.delivered.awaited is not None:
             self._on_difference()
@@ -431,7 +446,7 @@ class ExactRange:
             f"{self.partition}: the group's position was moved while [{self.start}, {self.end}) was read: {reason}. "
             "An administrator may have reset it, or the cluster removed an idle group. Run the batch again"
         )
-        self._seek(self.start, RangeState.CLOSING, roll_back=False)
+        self._seek(Step.FAIL, self.start)
 
     def _data_loss(self, asked: int, offered: int, what: str) -> DataLossError:
         text = f"{self.partition}: messages of the range [{self.start}, {self.end}) are lost: {what}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -26,6 +26,53 @@ class RangeState(Enum):
     VERIFYING = auto()  # a second reading differs from the first: is the last delivered message still in the store?
     CLOSING = auto()  # proves that the range was complete all the time
     DONE = auto()
+
+
+class Step(Enum):
+    """Why the state changes. `STEPS` has the states."""
+
+    RESTART = auto()  # a reading begins, the first one or another
+    OPENED = auto()  # the cursor is where the reading goes on
+    CUT = auto()  # the held reply may cross `end`
+    COUNT = auto()  # no message of the held reply is behind `end`; are they all?
+    FLUSH = auto()  # entries gave no message, and are not in files
+    FLUSHED = auto()  # now they are
+    LOCATE = auto()  # entries in files gave no message: which ones?
+    LOCATED = auto()  # these are known; the reading goes on behind them
+    VERIFY = auto()  # a second reading differs
+    CLOSE = auto()  # all messages are known
+    FAIL = auto()  # something moved the cursor
+    FINISH = auto()  # the range was complete all the time
+
+
+class Transition(NamedTuple):
+    """`before` are the states in which the step may happen, `after` is the next one. With `has_proof`, a roll-back
+    goes before the seek of the next state: it proves that nothing moved the cursor since the last seek."""
+
+    before: frozenset[RangeState]
+    after: RangeState
+    has_proof: bool = True
+
+
+_FETCHING = frozenset(
+    {RangeState.READING, RangeState.CUTTING, RangeState.COUNTING, RangeState.LOCATING, RangeState.VERIFYING}
+)
+_READING = frozenset({RangeState.READING, RangeState.CUTTING, RangeState.COUNTING})
+STEPS: Mapping[Step, Transition] = {
+    Step.RESTART: Transition(frozenset(RangeState), RangeState.OPENING, has_proof=False),
+    Step.OPENED: Transition(frozenset({RangeState.OPENING}), RangeState.READING),
+    Step.CUT: Transition(frozenset({RangeState.READING, RangeState.CLOSING}), RangeState.CUTTING),
+    Step.COUNT: Transition(frozenset({RangeState.CUTTING}), RangeState.COUNTING),
+    Step.FLUSH: Transition(_READING, RangeState.FLUSHING),
+    Step.FLUSHED: Transition(frozenset({RangeState.FLUSHING}), RangeState.OPENING, has_proof=False),
+    Step.LOCATE: Transition(_READING | {RangeState.LOCATING}, RangeState.LOCATING),
+    Step.LOCATED: Transition(_READING | {RangeState.LOCATING}, RangeState.OPENING),
+    Step.VERIFY: Transition(frozenset({RangeState.READING, RangeState.DONE}), RangeState.VERIFYING),
+    Step.CLOSE: Transition(_FETCHING, RangeState.CLOSING),
+    # The cursor is known to have moved, or a roll-back has just said so.
+    Step.FAIL: Transition(frozenset(RangeState), RangeState.CLOSING, has_proof=False),
+    Step.FINISH: Transition(frozenset({RangeState.CLOSING}), RangeState.DONE),
+}
 
 
 class Event(Enum):
