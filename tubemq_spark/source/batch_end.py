@@ -108,14 +108,9 @@ class BatchEnd:
         """Return where the options let the batch end."""
         read, new = seen.read, seen.new
         begin, log_ends, readable = read.begin, read.log_ends, read.readable_ends
-        ends = self.rate_limit.batch_end(
-            begin,
-            log_ends,
-            new.log_ends,
-            limited=limited,
-            readable=readable,
-            sizes=lambda: _sizes(self._prober, begin, {**log_ends, **readable}),
-        )
+        is_sampled = limited and self.rate_limit.needs_sizes(begin, log_ends)
+        sizes = _sizes(self._prober, begin, {**log_ends, **readable}) if is_sampled else {}
+        ends = self.rate_limit.batch_end(begin, log_ends, new.log_ends, limited=limited, readable=readable, sizes=sizes)
         return {**ends, **new.begin}
 
     def _check(self, seen: Snapshot, ends: Positions, *, may_have_lost: bool) -> tuple[Checked, frozenset[Partition]]:
@@ -174,7 +169,7 @@ class BatchEnd:
 
     @property
     def _truncation_check(self) -> TruncationCheck:
-        return TruncationCheck(self._prober, self._session.cluster, self._partitions.missing)
+        return TruncationCheck(self._prober, self._session.cluster, self._partitions)
 
 
 def _sizes(prober: Prober, begin: Positions, log_ends: Positions) -> dict[Store, float]:

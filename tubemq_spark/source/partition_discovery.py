@@ -48,7 +48,7 @@ class PartitionDiscovery:
             if p in found and (p.store in start.fingerprints or at <= found[p].end)
         }
         if back:
-            check = TruncationCheck(self._prober, self._session.cluster, self._partitions.missing)
+            check = TruncationCheck(self._prober, self._session.cluster, self._partitions)
             back |= check.lost_since(back, start.fingerprints)[0]
         new: dict[Partition, int] = {}
         topics, stores = {p.topic for p in known}, {p.store for p in (*known, *start.left)}

@@ -9,7 +9,7 @@ by the sizes of messages that were sampled (`client.consumer.size_sample`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
@@ -69,12 +69,12 @@ class RateLimit:
         *,
         limited: bool,
         readable: Positions = MappingProxyType({}),
-        sizes: Callable[[], Mapping[Store, float]] = dict,
+        sizes: Mapping[Store, float] = MappingProxyType({}),
     ) -> Positions:
         """Return where a batch from `start` ends; `start` itself if it must wait for more messages. `new` are the log
         ends of partitions that enter with it. If not `limited`, it ends at the log ends, or at the run's end, but where
-        only the entries before a `readable` end can be read yet, there. `sizes` returns the mean bytes of a message by
-        store; it is called if there is a limit in bytes and something to read.
+        only the entries before a `readable` end can be read yet, there. `sizes` are the mean bytes of a message by
+        store, if it `needs_sizes`.
         """
         self.held_back = {}
         ends = log_ends
@@ -89,14 +89,20 @@ class RateLimit:
         growing = {partition: end for partition, end in ends.items() if end >= start[partition]}
         return {**ends, **self._limited({partition: start[partition] for partition in growing}, growing, sizes)}
 
-    def _limited(self, start: Positions, ends: Positions, sizes: Callable[[], Mapping[Store, float]]) -> Positions:
+    def needs_sizes(self, start: Positions, log_ends: Positions) -> bool:
+        """Whether the end of a batch depends on the sizes of messages: there is a limit in bytes, and it waits for no
+        more of them."""
+        growing = {partition: end for partition, end in log_ends.items() if end > start[partition]}
+        return self._most_bytes is not None and bool(growing) and not self._waits(start, growing)
+
+    def _limited(self, start: Positions, ends: Positions, sizes: Mapping[Store, float]) -> Positions:
         if self._waits(start, ends):
             return start
         if self._batch_start != start:
             self._batch_start, self._batch_since = start, self._clock.monotonic()
         most = self._most
         if self._most_bytes is not None and entries_between(start, ends):
-            by_bytes = entries_within(start, ends, self._most_bytes, sizes())
+            by_bytes = entries_within(start, ends, self._most_bytes, sizes)
             most = by_bytes if most is None else min(most, by_bytes)
         if most is None:
             return ends

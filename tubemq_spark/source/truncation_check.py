@@ -11,7 +11,7 @@ Probing the old fingerprints and taking the new ones is one write for each broke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from tubemq_spark.protocol.log_fingerprint import (
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
+from tubemq_spark.source.partition_set import PartitionSet
 from tubemq_spark.source.store_check import (
     FingerprintState,
     Results,
@@ -87,8 +88,7 @@ class TruncationCheck:
 
     prober: Prober
     cluster: Cluster
-    missing: Callable[[Collection[Partition]], Collection[Partition]]
-    """Returns those of the partitions that the cluster does not have."""
+    known: PartitionSet
 
     def check(
         self,
@@ -255,7 +255,7 @@ class TruncationCheck:
         found = self.prober.probe(places, exact, unread_members(unclear))
         for batch in unclear:
             partitions = {batch.place(one)[0] for one in batch.fingerprints}
-            if batch.newest_state(found) is FingerprintState.UNKNOWN and self.missing(partitions) == partitions:
+            if batch.newest_state(found) is FingerprintState.UNKNOWN and self.known.missing(partitions) == partitions:
                 found |= {(one, at): ProbeResult(at, ()) for one, at in map(batch.place, batch.fingerprints)}
         return found
 

@@ -330,9 +330,8 @@ READING = (
         "continues_after_a_cut",
         "a range is read again after a broken connection, and compared",
         RANGE,
-        "self.delivered.restart()\n        self._seek(self.start, RangeState.OPENING, roll_back=False)",
-        "last = self.delivered.last\n        "
-        "self._seek(last.end if last else self.start, RangeState.OPENING, roll_back=False)",
+        "self.delivered.restart()\n        self._seek(Step.RESTART, self.start)",
+        "last = self.delivered.last\n        self._seek(Step.RESTART, last.end if last else self.start)",
         ("rows_exact", "repeated_batch_equal", "errors_explained", "loss_has_range"),
     ),
     Fault(
