@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.unknown_topics import READ_ADVICE, UnknownTopicError
@@ -22,6 +23,7 @@ from tubemq_spark.source.options import SourceOptions
 _log = logging.getLogger(__name__)
 
 _HIDDEN_PARTITION_POLL = 0.5  # seconds; between two requests while a partition is missing in the lists
+_MASTER_RESTART = 10.0  # seconds; for an answer of the masters when brokers have taken the time for retries
 _NEW_MASTER_LISTS_FILL_UP = 20.0  # seconds; a new master needs up to 13 s to list all topics (measured)
 
 
@@ -185,7 +187,7 @@ class PartitionSet:
         while True:
             asked_at = clock.monotonic()
             try:
-                listed = self._session.listed()
+                listed = self._session.listed(inf if error is None else _MASTER_RESTART)
             except TransportError as no_answer:
                 if error is None:
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
 from tubemq_spark.client import system
@@ -100,10 +101,11 @@ class ConsumerSession(MasterSession):
         with self._locked_within(within), self._master.within_deadline(deadline.left):
             self._list()
 
-    def listed(self) -> set[Partition]:
-        """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones."""
+    def listed(self, at_most: float = inf) -> set[Partition]:
+        """Ask again, for `at_most` seconds, and return only the partitions that the master lists now; `cluster` has
+        earlier ones, too."""
         with self._lock:
-            self._master.retry(self._list)
+            self._master.retry(self._list, at_most)
             return {one for layout in self._registry.listed.values() for one in layout.all_partitions()}
 
     def deployed(self) -> Mapping[tuple[str, int], TopicOnBroker]:

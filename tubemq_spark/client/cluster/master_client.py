@@ -148,8 +148,9 @@ class MasterClient:
         self.state = MemberState.FORGOTTEN
         self.forgotten_at = self._settings.clock.monotonic()
 
-    def retry(self, request: Callable[[], T]) -> T:
-        """Return what `request` returns. Repeat it while it raises `TransportError`.
+    def retry(self, request: Callable[[], T], at_most: float = inf) -> T:
+        """Return what `request` returns. Repeat it while it raises `TransportError`, as long as the settings say, but
+        `at_most` seconds.
 
         A client that no master has answered yet gives up early, because the addresses may be wrong. It goes on if a
         standby answers, which becomes active soon after the active master has died. If a peer accepts the connection
@@ -157,7 +158,7 @@ class MasterClient:
         """
         is_first_contact, was_silent = self._is_first_contact, False
         first_contact = self._settings.timings.first_contact_timeout if is_first_contact else inf
-        retries = self._retries(first_contact)
+        retries = self._retries(min(first_contact, at_most))
         while True:
             try:
                 reply = request()
