@@ -39,12 +39,14 @@ def taken(entry: int, *, partition: Partition = A, time: int = NOW) -> Fingerpri
 
 
 def check(
-    batch: StoreRange, results: Mapping[PartitionPosition, ProbeResult] | None = None, flushed_end: int | None = None
+    store_range: StoreRange,
+    results: Mapping[PartitionPosition, ProbeResult] | None = None,
+    flushed_end: int | None = None,
 ) -> StoreCheck:
-    return StoreCheck(batch, results or {}, NOW, flushed_end=flushed_end)
+    return StoreCheck(store_range, results or {}, NOW, flushed_end=flushed_end)
 
 
-def batch_of(start: int, end: int, *fingerprints: Fingerprint) -> StoreRange:
+def range_of(start: int, end: int, *fingerprints: Fingerprint) -> StoreRange:
     """Return a range in entries, of a store with the partitions A and B."""
     return StoreRange(STORE, [A, B], [A, B], start * UNIT, end * UNIT, fingerprints)
 
@@ -69,13 +71,13 @@ def test_a_fingerprint_may_be_of_a_partition_that_is_not_read(partitions: int) -
     """Perhaps of one that the cluster does not have any more. Then an older one decides."""
     cluster = Cluster(layouts={("t", 1): TopicOnBroker("t", 1, 1, partitions)})
     taken_before = taken(0), taken(1, partition=B)
-    (batch,) = store_ranges({A: 28}, {A: 56}, {STORE: taken_before}, cluster)
-    assert batch.fingerprints == taken_before
-    assert batch.members == [A, B][:partitions]
-    assert list(unread_members([batch])) == [B]
-    assert batch.newest_state({}) is FingerprintState.UNKNOWN
+    (store_range,) = store_ranges({A: 28}, {A: 56}, {STORE: taken_before}, cluster)
+    assert store_range.fingerprints == taken_before
+    assert store_range.members == [A, B][:partitions]
+    assert list(unread_members([store_range])) == [B]
+    assert store_range.newest_state({}) is FingerprintState.UNKNOWN
     for first in (0, 7):
-        is_truncated = batch.is_truncated({(A, 0): found(0, first)})
+        is_truncated = store_range.is_truncated({(A, 0): found(0, first)})
         assert is_truncated is (first != 0)
 
 
@@ -92,42 +94,42 @@ def test_a_fingerprint_may_be_of_a_partition_that_is_not_read(partitions: int) -
     ],
 )
 def test_what_a_probe_proves_of_a_fingerprint(result: ProbeResult | None, state: FingerprintState) -> None:
-    batch = batch_of(6, 9, taken(5))
+    store_range = range_of(6, 9, taken(5))
     results = {} if result is None else {(A, 5 * UNIT): result}
-    assert batch.state(taken(5), results) is state
-    assert batch.is_truncated(results) is (state is FingerprintState.REPLACED)
+    assert store_range.state(taken(5), results) is state
+    assert store_range.is_truncated(results) is (state is FingerprintState.REPLACED)
 
 
 @pytest.mark.parametrize(
-    ("batch", "probed"),
+    ("store_range", "probed"),
     [
-        (batch_of(6, 6, taken(5)), {(A, 5)}),  # the fingerprint only, because the batch is empty
-        (batch_of(6, 9, taken(5)), {(A, 5), (A, 8), (B, 8)}),  # the batch begins behind a recent fingerprint
-        (batch_of(6, 9, taken(5, time=NOW - 100)), {(A, 5), (A, 8), (B, 8), (A, 6), (B, 6)}),
-        (batch_of(6, 9), {(A, 8), (B, 8), (A, 6), (B, 6), (A, 0), (B, 0)}),  # and a position that is flushed
+        (range_of(6, 6, taken(5)), {(A, 5)}),  # the fingerprint only, because the batch is empty
+        (range_of(6, 9, taken(5)), {(A, 5), (A, 8), (B, 8)}),  # the batch begins behind a recent fingerprint
+        (range_of(6, 9, taken(5, time=NOW - 100)), {(A, 5), (A, 8), (B, 8), (A, 6), (B, 6)}),
+        (range_of(6, 9), {(A, 8), (B, 8), (A, 6), (B, 6), (A, 0), (B, 0)}),  # and a position that is flushed
     ],
 )
-def test_positions_of_the_first_probes(batch: StoreRange, probed: set[tuple[Partition, int]]) -> None:
-    assert {(partition, at // UNIT) for partition, at in check(batch).initial_probes()} == probed
+def test_positions_of_the_first_probes(store_range: StoreRange, probed: set[tuple[Partition, int]]) -> None:
+    assert {(partition, at // UNIT) for partition, at in check(store_range).initial_probes()} == probed
 
 
 @pytest.mark.parametrize(
-    ("batch", "needs"),
+    ("store_range", "needs"),
     [
-        (batch_of(6, 9), True),
-        (batch_of(6, 9, taken(5)), True),
-        (batch_of(6, 6), True),  # an idle store whose position nothing guards
-        (batch_of(6, 6, taken(5)), False),
-        (batch_of(0, 0), False),
+        (range_of(6, 9), True),
+        (range_of(6, 9, taken(5)), True),
+        (range_of(6, 6), True),  # an idle store whose position nothing guards
+        (range_of(6, 6, taken(5)), False),
+        (range_of(0, 0), False),
     ],
 )
-def test_each_store_with_a_position_needs_a_fingerprint(batch: StoreRange, needs: bool) -> None:
-    assert check(batch).needs_fingerprints is needs
+def test_each_store_with_a_position_needs_a_fingerprint(store_range: StoreRange, needs: bool) -> None:
+    assert check(store_range).needs_fingerprints is needs
 
 
 def test_the_last_message_of_a_batch_becomes_a_fingerprint() -> None:
     results = {(A, 8 * UNIT): found(8, None), (B, 8 * UNIT): found(8, 8, is_exact=True)}
-    one = check(batch_of(6, 9, taken(5)), results)
+    one = check(range_of(6, 9, taken(5)), results)
     assert list(one.follow_up_probes()) == []
     assert list(one.new_fingerprints()) == [taken(8, partition=B)]
 
@@ -135,17 +137,17 @@ def test_the_last_message_of_a_batch_becomes_a_fingerprint() -> None:
 def test_probes_behind_the_end_tell_the_owner_of_the_last_entry() -> None:
     """Both partitions have a message from the last entry on, because other clients have sent some meanwhile."""
     results = {(A, 8 * UNIT): found(8, 8), (B, 8 * UNIT): found(8, 9)}
-    batch = batch_of(6, 9, taken(5))
-    assert set(check(batch, results).follow_up_probes()) == {(A, 9 * UNIT), (B, 9 * UNIT)}
-    assert list(check(batch, results).new_fingerprints()) == []
+    store_range = range_of(6, 9, taken(5))
+    assert set(check(store_range, results).follow_up_probes()) == {(A, 9 * UNIT), (B, 9 * UNIT)}
+    assert list(check(store_range, results).new_fingerprints()) == []
     results |= {(A, 9 * UNIT): found(9, None), (B, 9 * UNIT): found(9, 9)}
-    assert list(check(batch, results).new_fingerprints()) == [taken(8)]
+    assert list(check(store_range, results).new_fingerprints()) == [taken(8)]
 
 
 def test_the_first_batch_gets_fingerprints_of_its_first_and_last_message() -> None:
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (B, 8 * UNIT): found(8, None)}
     results |= {(A, 6 * UNIT): found(6, 6, is_exact=True), (B, 6 * UNIT): found(6, None)}
-    one = check(batch_of(6, 9), results)
+    one = check(range_of(6, 9), results)
     assert list(one.follow_up_probes()) == []
     assert list(one.new_fingerprints()) == [taken(8, time=0), taken(6, time=0)]
 
@@ -154,7 +156,7 @@ def test_no_fingerprint_stands_at_an_entry_of_a_partition_that_is_not_listed() -
     """A new partition, which the master does not list yet, has the entries 6 and 7."""
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (A, 6 * UNIT): found(6, 8), (A, 7 * UNIT): found(7, 8)}
     results |= {(A, 0): found(2, 4), (A, 3 * UNIT): found(3, 4)}
-    one = check(replace(batch_of(6, 9), partitions=[A], members=[A]), results)
+    one = check(replace(range_of(6, 9), partitions=[A], members=[A]), results)
     assert set(one.follow_up_probes()) == {(A, 7 * UNIT), (A, 3 * UNIT)}
     assert list(one.new_fingerprints()) == [taken(8, time=0)]
 
@@ -162,21 +164,21 @@ def test_no_fingerprint_stands_at_an_entry_of_a_partition_that_is_not_listed() -
 def test_a_batch_of_entries_of_others_gets_a_fingerprint_of_a_later_message() -> None:
     """Only as the first of the store: without one, nobody would notice that a crash takes all there is."""
     results = {(A, 8 * UNIT): found(8, 9), (A, 9 * UNIT): found(9, 9)}
-    assert list(check(batch_of(6, 9), results).new_fingerprints()) == [taken(9, time=0)._replace(position=8 * UNIT)]
-    assert list(check(batch_of(6, 9, taken(5)), results).new_fingerprints()) == []
+    assert list(check(range_of(6, 9), results).new_fingerprints()) == [taken(9, time=0)._replace(position=8 * UNIT)]
+    assert list(check(range_of(6, 9, taken(5)), results).new_fingerprints()) == []
     results |= {(A, 0): found(2, 2), (A, 3 * UNIT): found(3, 9), (A, 6 * UNIT): found(6, 9)}  # and a message in files
-    assert taken(2, time=0) in check(batch_of(6, 9), results).new_fingerprints()
+    assert taken(2, time=0) in check(range_of(6, 9), results).new_fingerprints()
 
 
 def test_a_fingerprint_of_the_first_message_stands_where_this_message_is() -> None:
     """A partition's first message from the start on may be far behind it, and lost with the tail of the store."""
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (B, 8 * UNIT): found(8, None)}
     results |= {(A, 6 * UNIT): found(6, 8), (B, 6 * UNIT): found(6, 6)}
-    batch = batch_of(6, 9)
-    assert set(check(batch, results).follow_up_probes()) == {(A, 7 * UNIT), (B, 7 * UNIT)}
-    assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0)]
+    store_range = range_of(6, 9)
+    assert set(check(store_range, results).follow_up_probes()) == {(A, 7 * UNIT), (B, 7 * UNIT)}
+    assert list(check(store_range, results).new_fingerprints()) == [taken(8, time=0)]
     results |= {(A, 7 * UNIT): found(7, 8), (B, 7 * UNIT): found(7, None)}
-    assert list(check(batch, results).new_fingerprints()) == [taken(8, time=0), taken(6, partition=B, time=0)]
+    assert list(check(store_range, results).new_fingerprints()) == [taken(8, time=0), taken(6, partition=B, time=0)]
 
 
 def test_a_fingerprint_that_is_flushed_stands_where_its_message_is() -> None:
@@ -184,11 +186,11 @@ def test_a_fingerprint_that_is_flushed_stands_where_its_message_is() -> None:
     results = {(A, 8 * UNIT): found(8, 8, is_exact=True), (B, 8 * UNIT): found(8, None)}
     results |= {(A, 6 * UNIT): found(6, 6, is_exact=True), (B, 6 * UNIT): found(6, None)}
     results |= {(A, 0): found(2, 5), (B, 0): found(2, 2)}
-    batch = batch_of(6, 9)
-    assert set(check(batch, results).follow_up_probes()) == {(A, 3 * UNIT), (B, 3 * UNIT)}
+    store_range = range_of(6, 9)
+    assert set(check(store_range, results).follow_up_probes()) == {(A, 3 * UNIT), (B, 3 * UNIT)}
     results |= {(A, 3 * UNIT): found(3, 5), (B, 3 * UNIT): found(3, None)}
-    assert taken(2, partition=B, time=0) in check(batch, results).new_fingerprints()
-    assert taken(2, time=0) not in check(batch, results).new_fingerprints()
+    assert taken(2, partition=B, time=0) in check(store_range, results).new_fingerprints()
+    assert taken(2, time=0) not in check(store_range, results).new_fingerprints()
 
 
 def test_ids_of_a_range_are_known_between_its_fingerprints() -> None:

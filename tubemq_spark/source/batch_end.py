@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch end: where the next micro-batch ends, and what the stores still have of one that is planned."""
+"""Batch end: where the next micro-batch ends, and what the stores still have of one that is planned.
+
+A partition is read up to the end of its store, but earlier where one of these says so, in this order:
+
+1. The store's last entries are of no known partition: before them. They are looked at again from time to time.
+2. The run has the trigger AvailableNow: where the store ended when the run began.
+3. The topic may have long messages: where the store's files end.
+4. A limit of the options: where the store's share of it ends. `minOffsetsPerTrigger` lets the whole batch wait.
+5. A partition that is new ends where it begins, and is read from the next batch on.
+6. The store lost messages that were read, or another one has its place: where new messages begin, which may be before
+   the batch begins. No limit applies. The loss goes to the loss policy.
+7. The last entry up to there is of no known partition: behind the last one that is.
+
+1 to 5 are numbers that `_observe` and `RateLimit` have; 6 and 7 are found by asking (`TruncationCheck`), and `decide`
+puts all together. While a store changes or is replaced, the planner asks for everything again.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +74,7 @@ class BatchEnd:
             options.min_offsets, options.max_offsets, options.max_delay, self._clock, options.max_bytes
         )
         self._verified: StreamOffset | None = None  # an end that the stores held when they were checked
-        self._known_losses = 0  # of claims, at that check
+        self._known_lost_claims = 0  # at that check
         self._unowned: dict[Store, _UnownedTail] = {}
 
     def find_next(
@@ -80,22 +95,24 @@ class BatchEnd:
         """
         seen = self._observe(start, begin, new, claims, is_first=is_first)
         ends = self._limited_ends(seen, limited=limited)
-        losses = claims.losses  # a broker that forgot a claim may have lost messages, also of stores without news
-        checked, empty = self._check(seen, ends, may_have_lost=self._verified is None or self._known_losses != losses)
+        lost_claims = claims.losses  # a broker that forgot one may have lost messages, also of stores without news
+        checked, empty = self._check(
+            seen, ends, may_have_lost=self._verified is None or self._known_lost_claims != lost_claims
+        )
         decision = decide(seen, ends, checked, empty, self._session.cluster)
         if decision.losses and is_first and not any(isinstance(one, int) for one in self._options.starting.places):
             gone = next(iter(decision.losses))
             raise UnreadLossError(f"{gone} became shorter before the query has read anything")
         self._partitions.accept_losses(claims, decision.losses)
         self._skip_unowned(checked.unowned, seen.log_ends)
-        self._verified, self._known_losses = decision.end, losses
+        self._verified, self._known_lost_claims = decision.end, lost_claims
         self.rate_limit.keep_run_ends()
         return decision.end, StreamOffset(start.query, seen.log_ends)
 
     def _observe(
         self, start: StreamOffset, begin: Positions, new: Positions, claims: GroupClaims, *, is_first: bool
     ) -> Snapshot:
-        log_ends = {partition: self._owned_end(partition, at, claims) for partition, at in begin.items()}
+        log_ends = {partition: self._without_unowned_tail(partition, at, claims) for partition, at in begin.items()}
         log_ends |= {partition: max(claims.position(partition).end, at) for partition, at in new.items()}
         for partition in new:
             self._unowned.pop(partition.store, None)
@@ -108,7 +125,7 @@ class BatchEnd:
         """Return where the options let the batch end."""
         read, new = seen.read, seen.new
         begin, log_ends, readable = read.begin, read.log_ends, read.readable_ends
-        is_sampled = limited and self.rate_limit.needs_sizes(begin, log_ends)
+        is_sampled = limited and self.rate_limit.needs_sizes
         sizes = _sizes(self._prober, begin, {**log_ends, **readable}) if is_sampled else {}
         ends = self.rate_limit.batch_end(begin, log_ends, new.log_ends, limited=limited, readable=readable, sizes=sizes)
         return {**ends, **new.begin}
@@ -134,7 +151,7 @@ class BatchEnd:
     def cut_lost_tails(self, end: StreamOffset, present: Positions) -> StreamOffset:
         """Return the end of a batch that is planned, with its positions that are `present`, cut where stores lost the
         tail of a batch of an earlier run. The end of the next batch accepts such a loss."""
-        if end == self._verified or not end.fingerprints:
+        if end == self._verified or not end.fingerprints:  # a loss since then shows in the tasks
             return replace(end, positions=present)
         lost, intact = self._truncation_check.lost_since(present, end.fingerprints)
         log_ends = {partition: extent.end for partition, extent in self._prober.extents(lost).items()}
@@ -148,7 +165,7 @@ class BatchEnd:
         kept = {partition.store: intact[partition.store] for partition in lost}
         return replace(end, positions={**present, **lost}, fingerprints={**end.fingerprints, **kept})
 
-    def _owned_end(self, partition: Partition, begin: int, claims: GroupClaims) -> int:
+    def _without_unowned_tail(self, partition: Partition, begin: int, claims: GroupClaims) -> int:
         """Return where the partition's store ends, without a tail that is known to be of no known partition."""
         end = claims.position(partition).end
         tail = self._unowned.get(partition.store)

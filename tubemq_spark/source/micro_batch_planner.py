@@ -87,7 +87,7 @@ class MicroBatchPlanner:
 
     @property
     def log_ends(self) -> StreamOffset | None:
-        """Where the stores ended when the brokers were asked last."""
+        """Where the stores ended when the brokers were asked last, without tails of no known partition."""
         return self._log_ends
 
     def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
@@ -99,7 +99,7 @@ class MicroBatchPlanner:
         nothing since the last one: all that was stored before the call is in the answer, as Spark's
         `processAllAvailable` needs it.
 
-        Raises as `OffsetResolver.initial` and `GroupClaims.take`. Lost tails and partitions that are gone are reported
+        Raises as `OffsetResolver.starting` and `GroupClaims.take`. Lost tails and partitions that are gone are reported
         to the loss policy.
         """
         clock = self._options.client.clock
@@ -154,22 +154,25 @@ class MicroBatchPlanner:
         client = self._options.client
         wait = FlushWait(client)
         retries: Retries | None = None
+        unflushed: Positions = {}
         while True:
             now = client.clock.monotonic()
             try:
+                if unflushed:
+                    self._long_messages.wait_until_flushed(unflushed)
+                unflushed = {}
                 self._partitions.report_missing(start.positions, start, claims)
                 found = self._try_to_find_end(start, claims, now, limited)
             except TransportError as error:
                 self._partitions.report_unserved(error, start, claims)
-            except UnflushedError as unflushed:
-                self._long_messages.wait_until_flushed(unflushed.ends)
+            except UnflushedError as error:
+                unflushed = error.ends
             except StoreChangedError as changed:
                 # An attempt may first wait for claims of an earlier run, which counts for the claim timeout only.
                 retries = retries or Retries(client.retry_for, client.clock)
                 _log.info("%s; asking again where the stores end", changed)
                 if isinstance(changed, UnreadLossError):
                     self._first = None
-                    claims.refresh(older_than=client.clock.monotonic())
                 if not retries.pause():
                     raise TransportError(
                         f"{changed}, again and again for {client.retry_for:g} s. Check the brokers, and their logs"
@@ -188,7 +191,7 @@ class MicroBatchPlanner:
         # Losses, too, may leave an offset without positions.
         is_first = not start.positions and self._planned is None and start.query == self._initial.query
         if is_first:
-            begin = self._first_positions(claims)
+            begin = self._first_positions(claims, now)
             if any(at > claims.position(partition).end for partition, at in begin.items()):
                 now = self._options.client.clock.monotonic()  # a search by time met messages that came meanwhile
         else:
@@ -200,8 +203,9 @@ class MicroBatchPlanner:
             new = self._discovery.new_positions(begin, start, claims)
         return self._batch_end.find_next(start, begin, new, claims, is_first=is_first, limited=limited)
 
-    def _first_positions(self, claims: GroupClaims) -> Positions:
-        """Return where a new query begins, and claim its partitions. Later calls return the same positions.
+    def _first_positions(self, claims: GroupClaims, now: float) -> Positions:
+        """Return where a new query begins, and claim its partitions. Later calls return the same positions. Store ends
+        that brokers told before `now` are asked for again.
 
         Raises as `partitions_to_read`, `GroupClaims.take` and `OffsetResolver.starting`.
         """
@@ -210,6 +214,7 @@ class MicroBatchPlanner:
         wanted = self._partitions.present(dict.fromkeys(listed, 0))
         claims.hold(wanted, read_status(options))
         if self._first is None:
+            claims.refresh(older_than=now)
             at = {partition: claims.position(partition) for partition in wanted}
             starts = OffsetResolver(options, self._prober, self._long_messages).starting(at)
             self._first, self._first_messages = at_first_messages(self._prober, self._session.cluster, starts)

@@ -89,11 +89,10 @@ class RateLimit:
         growing = {partition: end for partition, end in ends.items() if end >= start[partition]}
         return {**ends, **self._limited({partition: start[partition] for partition in growing}, growing, sizes)}
 
-    def needs_sizes(self, start: Positions, log_ends: Positions) -> bool:
-        """Whether the end of a batch depends on the sizes of messages: there is a limit in bytes, and it waits for no
-        more of them."""
-        growing = {partition: end for partition, end in log_ends.items() if end > start[partition]}
-        return self._most_bytes is not None and bool(growing) and not self._waits(start, growing)
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether the end of a batch depends on the sizes of messages."""
+        return self._most_bytes is not None
 
     def _limited(self, start: Positions, ends: Positions, sizes: Mapping[Store, float]) -> Positions:
         if self._waits(start, ends):

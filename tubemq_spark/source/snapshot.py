@@ -86,8 +86,8 @@ class Decision(NamedTuple):
 def decide(
     seen: Snapshot, ends: Positions, checked: Checked, empty: frozenset[Partition], cluster: Cluster
 ) -> Decision:
-    """Return where the batch ends that reads up to `ends`, as far as `checked` allows. `empty` are the partitions that
-    have no message in it."""
+    """Return the end of the batch that reads up to `ends`, where `checked` has no other one (see `batch_end`), and the
+    losses. `empty` are the partitions that have no message in the batch."""
     start, begin = seen.start, seen.begin
     losses = lost_tails(begin, checked.ends, seen.log_ends)
     ends = {**ends, **checked.ends}
@@ -97,7 +97,7 @@ def decide(
         start.query,
         ends,
         seen.read.begin if seen.is_first else None,
-        checked.fingerprints,
+        {store: marks for store, marks in checked.fingerprints.items() if marks},  # as the checkpoint keeps them
         exclusive_stores(cluster, ends),
         empty,
         {partition: at for partition, at in start.left_without(begin).items() if partition not in begin},

@@ -112,14 +112,15 @@ def store_ranges(
         )
 
 
-def unread_members(batches: Iterable[StoreRange]) -> set[Partition]:
+def unread_members(ranges: Iterable[StoreRange]) -> set[Partition]:
     """Return the partitions that the query does not read: a broker may not serve them yet, or not any more."""
     return {
         member
-        for batch in batches
-        for member in {*batch.members, *(batch.place(one)[0] for one in batch.fingerprints)}.difference(
-            batch.partitions
-        )
+        for store_range in ranges
+        for member in {
+            *store_range.members,
+            *(store_range.place(one)[0] for one in store_range.fingerprints),
+        }.difference(store_range.partitions)
     }
 
 
@@ -128,18 +129,18 @@ def ids_between(
 ) -> dict[Partition, KnownIds]:
     """Return what was known of the message ids in [begin, ends) when `fingerprints`, those of `ends`, were taken."""
     found: dict[Partition, KnownIds] = {}
-    for batch in store_ranges(begin, ends, fingerprints, cluster):
-        at = {one.position: one for one in batch.fingerprints}
-        first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.last_entry)
+    for store_range in store_ranges(begin, ends, fingerprints, cluster):
+        at = {one.position: one for one in store_range.fingerprints}
+        first, last = at.get(store_range.start, at.get(store_range.start - UNIT)), at.get(store_range.last_entry)
         if last is None:  # perhaps no probe could read the last entry
-            served = [one for one in batch.fingerprints if batch.place(one)[0] in batch.members]
+            served = [one for one in store_range.fingerprints if store_range.place(one)[0] in store_range.members]
             if served:
-                found |= dict.fromkeys(batch.partitions, KnownIds(mark=served[-1]))
+                found |= dict.fromkeys(store_range.partitions, KnownIds(mark=served[-1]))
             continue
         span = None if first is None else span_between(first, last)
-        found |= dict.fromkeys(batch.partitions, KnownIds(span, mark=last))
-        owner, _ = batch.place(last)
-        if owner in batch.partitions and begin[owner] < ends[owner] == batch.end:
+        found |= dict.fromkeys(store_range.partitions, KnownIds(span, mark=last))
+        owner, _ = store_range.place(last)
+        if owner in store_range.partitions and begin[owner] < ends[owner] == store_range.end:
             found[owner] = KnownIds(span, last.message_id, last)
     return found
 
@@ -148,7 +149,7 @@ def ids_between(
 class StoreCheck:
     """Checks one store before a batch reads it, and takes the fingerprints of the batch's end."""
 
-    batch: StoreRange
+    store_range: StoreRange
     results: Results  # of all probes so far
     now: int  # in seconds since the epoch
     flushed_end: int | None  # a crash loses nothing before it; None if unknown
@@ -156,32 +157,32 @@ class StoreCheck:
     @property
     def needs_fingerprints(self) -> bool:
         """Whether the batch has entries, or the checkpoint a position that no fingerprint guards."""
-        batch = self.batch
-        return batch.start < batch.end or (batch.newest is None and batch.end > 0)
+        store_range = self.store_range
+        return store_range.start < store_range.end or (store_range.newest is None and store_range.end > 0)
 
     @property
     def lacks_owner(self) -> bool:
         """Whether no known partition has the batch's last entry, though retention did not remove it."""
-        last = self.batch.last_entry
+        last = self.store_range.last_entry
         return not self.has_owner and any(result.begin == last for result in self._results_at(last).values())
 
     @property
     def has_owner(self) -> bool:
         """Whether a known partition surely has the batch's last entry."""
-        return bool(self._owners(self.batch.last_entry))
+        return bool(self._owners(self.store_range.last_entry))
 
     # Positions to probe
 
     def initial_probes(self) -> Iterator[PartitionPosition]:
-        batch = self.batch
-        if batch.newest is not None:
-            yield batch.place(batch.newest)
+        store_range = self.store_range
+        if store_range.newest is not None:
+            yield store_range.place(store_range.newest)
         if self.needs_fingerprints:
-            yield from batch.places(batch.last_entry)
+            yield from store_range.places(store_range.last_entry)
             if not self._continues_newest:
-                yield from batch.places(batch.start)
-            if batch.newest is None:
-                yield from batch.places(self._flushed_position)
+                yield from store_range.places(store_range.start)
+            if store_range.newest is None:
+                yield from store_range.places(self._flushed_position)
 
     def follow_up_probes(self) -> Iterator[PartitionPosition]:
         """Yield positions whose need shows in the first results.
@@ -189,22 +190,22 @@ class StoreCheck:
         Probes behind an entry show which partition has it. It may be one that the master does not list yet.
         If the newest fingerprint turns out to be old, a fingerprint of the batch's first message is needed.
         """
-        batch = self.batch
+        store_range = self.store_range
         if not self.needs_fingerprints:
             return
-        yield from self._places_behind(batch.last_entry)
+        yield from self._places_behind(store_range.last_entry)
         if (entry := self._flushed_entry) is not None:
-            yield from batch.places(entry + UNIT)
+            yield from store_range.places(entry + UNIT)
         if not self._continues_newest:
-            yield from self._places_behind(batch.start)
+            yield from self._places_behind(store_range.start)
         elif self._is_unclear_since_newest:
-            yield from batch.places(batch.start)
-            yield from batch.places(batch.start + UNIT)
+            yield from store_range.places(store_range.start)
+            yield from store_range.places(store_range.start + UNIT)
 
     def unclear_places(self) -> list[PartitionPosition]:
         """Return the places of the batch's last entry that may be their partitions', because no probe behind it says
         more: too many entries of others follow."""
-        last = self.batch.last_entry
+        last = self.store_range.last_entry
         behind = self._results_at(last + UNIT)
         return [(partition, last) for partition in self._first_ids(last) if partition not in behind]
 
@@ -216,32 +217,32 @@ class StoreCheck:
     @property
     def _is_unclear_since_newest(self) -> bool:
         """Whether ids do not show which messages between the newest fingerprint and the batch's end are old."""
-        assert self.batch.newest is not None
-        last = self.batch.last_entry
+        assert self.store_range.newest is not None
+        last = self.store_range.last_entry
         ends = (Fingerprint(last, owner.partition_id, i, self.now) for owner, i in self._first_ids(last).items())
-        return any(span_between(self.batch.newest, end) is None for end in ends)
+        return any(span_between(self.store_range.newest, end) is None for end in ends)
 
     @property
     def _continues_newest(self) -> bool:
         """Whether the batch begins just behind a recent fingerprint, whose id most likely shows where its ids begin."""
-        newest = self.batch.newest
-        if newest is None or newest.position != self.batch.start - UNIT:
+        newest = self.store_range.newest
+        if newest is None or newest.position != self.store_range.start - UNIT:
             return False
         return 0 <= self.now - newest.time <= _RECENT
 
     @property
     def _flushed_position(self) -> int:
         """A position surely in the files. It is not the last such one, as other partitions' entries may follow it."""
-        flushed = self.batch.start if self.flushed_end is None else min(self.batch.start, self.flushed_end)
+        flushed = self.store_range.start if self.flushed_end is None else min(self.store_range.start, self.flushed_end)
         return max(0, flushed - UNFLUSHED_AT_MOST)
 
     @property
     def _flushed_entry(self) -> int | None:
         """The store's first entry from `_flushed_position` on, if the batch begins behind it and has no fingerprint."""
-        if self.batch.newest is not None:
+        if self.store_range.newest is not None:
             return None
         begins = [result.begin for result in self._results_at(self._flushed_position).values()]
-        return max(begins) if begins and max(begins) < self.batch.start else None
+        return max(begins) if begins and max(begins) < self.store_range.start else None
 
     # What the results prove
 
@@ -263,14 +264,14 @@ class StoreCheck:
         }
 
     def _results_at(self, position: int) -> dict[Partition, ProbeResult]:
-        places = self.batch.places(position)
+        places = self.store_range.places(position)
         return {place[0]: self.results[place] for place in places if place in self.results}
 
     @property
     def is_too_short(self) -> bool:
         """Whether the store ends at the batch's last entry or before it. One that begins behind it has lost it to
         retention, which the readers report."""
-        last = self.batch.last_entry
+        last = self.store_range.last_entry
         return any(
             result.begin < last or (result.begin == last and result.is_behind_end)
             for result in self._results_at(last).values()
@@ -280,37 +281,37 @@ class StoreCheck:
         """Yield a fingerprint of the batch's last message; of its first one, where no fingerprint is near; and, if
         the store had none before, one that is surely flushed. If retention removed all, yield one of no message.
         """
-        batch, newest = self.batch, self.batch.newest
-        last = self._results_at(batch.last_entry)
-        if newest is None and last and all(result.begin > batch.last_entry for result in last.values()):
-            yield Fingerprint(batch.last_entry, min(last).partition_id, NO_MESSAGE, 0)
-        owners = self._owners(batch.last_entry)
+        store_range, newest = self.store_range, self.store_range.newest
+        last = self._results_at(store_range.last_entry)
+        if newest is None and last and all(result.begin > store_range.last_entry for result in last.values()):
+            yield Fingerprint(store_range.last_entry, min(last).partition_id, NO_MESSAGE, 0)
+        owners = self._owners(store_range.last_entry)
         if len(owners) != 1:
             if newest is None:  # a later message is better than none, because a crash may take all there is
-                for partition, first_id in list(self._first_ids(batch.last_entry).items())[:1]:
-                    yield Fingerprint(batch.last_entry, partition.partition_id, first_id, 0)
+                for partition, first_id in list(self._first_ids(store_range.last_entry).items())[:1]:
+                    yield Fingerprint(store_range.last_entry, partition.partition_id, first_id, 0)
                 yield from self._flushed_message()
             return
         [(owner, last_id)] = owners.items()
         # Messages behind a fingerprint are new. The first fingerprint of all may belong to an old message.
-        is_new = newest is not None and newest.position >= batch.start - UNIT
-        yield Fingerprint(batch.last_entry, owner.partition_id, last_id, self.now if is_new else 0)
+        is_new = newest is not None and newest.position >= store_range.start - UNIT
+        yield Fingerprint(store_range.last_entry, owner.partition_id, last_id, self.now if is_new else 0)
         yield from self._first_message()
         if newest is None:
             yield from self._flushed_message()
 
     def _first_message(self) -> Iterator[Fingerprint]:
-        batch, newest = self.batch, self.batch.newest
-        owners = self._owners(batch.start)
-        if len(owners) == 1 and batch.start < batch.last_entry:
+        store_range, newest = self.store_range, self.store_range.newest
+        owners = self._owners(store_range.start)
+        if len(owners) == 1 and store_range.start < store_range.last_entry:
             [(owner, first_id)] = owners.items()
-            time = newest.time if newest is not None and newest.position <= batch.start else 0
-            yield Fingerprint(batch.start, owner.partition_id, first_id, time)
+            time = newest.time if newest is not None and newest.position <= store_range.start else 0
+            yield Fingerprint(store_range.start, owner.partition_id, first_id, time)
 
     def _flushed_message(self) -> Iterator[Fingerprint]:
         if (entry := self._flushed_entry) is None:
             return
-        starts, behind = self._results_at(self.batch.start), self._results_at(entry + UNIT)
+        starts, behind = self._results_at(self.store_range.start), self._results_at(entry + UNIT)
         before_start = {
             partition: result.first_id
             for partition, result in self._results_at(self._flushed_position).items()
@@ -324,7 +325,7 @@ class StoreCheck:
             for partition, first_id in before_start.items()
             if partition in behind and behind[partition].first_id != first_id
         }
-        if self.flushed_end is not None and self.flushed_end >= self.batch.start:
+        if self.flushed_end is not None and self.flushed_end >= self.store_range.start:
             owners = owners or before_start  # all before the start is flushed, so any message there will do
         for partition, first_id in list(owners.items())[:1]:
             yield Fingerprint(entry, partition.partition_id, first_id, 0)

@@ -67,7 +67,7 @@ def all_are_waited_for(use_timings: UseTimings) -> None:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The producers' clock in tests of circuit breakers."""
+    """The producers' clock in tests of backoff."""
     return ManualClock(time.monotonic())
 
 

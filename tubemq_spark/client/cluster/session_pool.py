@@ -19,7 +19,7 @@ from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.runtime import PerProcess
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.circuit_breaker import Endpoint, FailureStats
+from tubemq_spark.protocol.broker_backoff import Backoff, Endpoint
 from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
@@ -34,25 +34,21 @@ class BrokerHealth:
     because each lives for one task only. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.failures: Mapping[Endpoint, FailureStats] = {}  # replaced, never changed
+        self.failing: Mapping[Endpoint, Backoff] = {}  # replaced under the lock, never changed
         self._clock = clock
         self._lock = system.Lock()
 
-    def failed(self, endpoint: Endpoint, kind: str) -> None:
-        """Count a failure; `kind` is the field of `FailureStats`. A failure during the backoff is the same one still:
-        it comes from records that were already in flight."""
+    def failed(self, endpoint: Endpoint) -> None:
         with self._lock:
-            now, stats = self._clock.monotonic(), self.failures.get(endpoint, FailureStats())
-            if now >= stats.backoff_until:
-                stats = stats._replace(**{kind: getattr(stats, kind) + 1, "last": now})
-                self.failures = {**self.failures, endpoint: stats}
+            backoff = self.failing.get(endpoint, Backoff()).after_failure(self._clock.monotonic())
+            self.failing = {**self.failing, endpoint: backoff}
 
     def succeeded(self, partition: Partition) -> None:
         """Forget the failures of `partition` and its broker, because it has stored a record."""
         working = partition, partition.broker_id
-        if any(one in self.failures for one in working):
+        if any(one in self.failing for one in working):
             with self._lock:
-                self.failures = {one: stats for one, stats in self.failures.items() if one not in working}
+                self.failing = {one: backoff for one, backoff in self.failing.items() if one not in working}
 
 
 class SharedSession:
@@ -61,9 +57,7 @@ class SharedSession:
     def __init__(self, settings: ClientSettings) -> None:
         self.session = ProducerSession(settings)
         self.health = BrokerHealth(settings.clock)
-        self.attempts = ConnectAttempts(
-            settings, lambda broker_id: self.health.failed(broker_id, "lost"), self.session.token
-        )
+        self.attempts = ConnectAttempts(settings, self.health.failed, self.session.token)
         self.users = 0
         self.idle_since = 0.0
         self.is_asking = False

@@ -26,11 +26,7 @@ from tubemq_spark.protocol.send_outcome import FailureCause, Fate, SendOutcome, 
 _log = logging.getLogger(__name__)
 
 _IDLE_PRODUCER_COUNTS = 1.0  # seconds; of the time in which nobody polls the producer, this much counts as waiting
-_BROKER_FAILURES = {  # the kind of each
-    FailureCause.AUTHORIZATION: "refused",
-    FailureCause.BROKER_REFUSES: "refused",
-    FailureCause.BROKER_FULL: "full",
-}
+_BROKER_FAILURES = {FailureCause.AUTHORIZATION, FailureCause.BROKER_REFUSES, FailureCause.BROKER_FULL}
 _MIN_LOOKUP_TIME = 3.0  # seconds; least time for finding out whether an unresolved send was stored
 
 
@@ -156,7 +152,7 @@ class DeliveryTimeout:
 
 
 class FailureHandler:
-    """Counts the failures of one producer for delivery timeout and circuit breakers, and raises those that are final.
+    """Counts the failures of one producer for delivery timeout and backoff, and raises those that are final.
 
     `rejecting` are the brokers that rejected the visit token, and acknowledged nothing since.
     """
@@ -184,10 +180,10 @@ class FailureHandler:
         if cause is FailureCause.AUTHORIZATION:
             self._renew_token(batch, problem, outcome)
         if cause in _BROKER_FAILURES:
-            self._partitioner.health.failed(channel.broker.broker_id, _BROKER_FAILURES[cause])
+            self._partitioner.health.failed(channel.broker.broker_id)
         elif not channel.is_broken:  # else the whole broker counts as failed
             concerned = batch.partition
-            self._partitioner.health.failed(concerned, "failed")
+            self._partitioner.health.failed(concerned)
             if cause is FailureCause.PARTITION_CLOSED:
                 SESSIONS().refresh_later(self._session.settings)  # it may be closed for good
         text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partitioner: the partition that each record is sent to.
 
-Records without a key go to the partitions of their topic in turn (round robin). They avoid brokers whose circuit
-breaker says so, and brokers with far more sends in flight than others. Records with a key go to the partition of the
-key, records with an explicit partition to that partition. Both wait until the backoff of
-that broker or partition is over.
+Records without a key go to the partitions of their topic in turn (round robin). They leave out brokers and partitions
+that failed (`protocol.broker_backoff`), and brokers that are busy: slow ones, and those with far more sends in flight
+than others. Records with a key go to
+the partition of the key, records with an explicit partition to that partition. Both wait until the backoff of that
+broker or partition is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tubemq_spark.client import system
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -17,33 +18,25 @@ from tubemq_spark.client.cluster.session_pool import BrokerHealth
 from tubemq_spark.client.producer.record_batch import RecordBatch
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
-from tubemq_spark.protocol.circuit_breaker import (
-    SLOW_AFTER,
-    BreakerState,
-    Endpoint,
-    FailureStats,
-    breaker_states,
-)
+from tubemq_spark.protocol.broker_backoff import Backoff, Circuit, Endpoint
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
 from tubemq_spark.protocol.metadata import Partition
 
 _MIN_SHARE, _MIN_PARTITIONS = 16, 8  # records for each partition, if records for more than so many are sent at a time
+_SLOW_AFTER = 1.0  # seconds that a send is in flight before its broker gets no records that may go elsewhere
 _MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
 
 
 class Partitioner:
-    """Chooses partitions for one producer, as far as its connections take more records.
-
-    The circuit breakers of brokers and partitions count the failures of all producers of the session, and sends of this
-    producer that are in flight for long."""
+    """Chooses partitions for one producer, as far as its connections take more records. Failures are those that all
+    producers of the session met."""
 
     def __init__(self, session: ProducerSession, health: BrokerHealth, lookup: RecordLookup | None = None) -> None:
         """With a `lookup`, only the partitions that it calls available are used."""
         self.health = health
         self._clock = session.settings.clock
         self._now = 0.0
-        self._failures = health.failures  # those that the states were made from
-        self._states: dict[Endpoint, BreakerState] = {}
+        self._failing: Mapping[Endpoint, Backoff] = {}  # as of `_now`
         self._session = session
         self._cluster = session.cluster
         self._lookup = lookup
@@ -52,7 +45,6 @@ class Partitioner:
         self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
-        self._judged: Mapping[Endpoint, FailureStats] = {}  # the failures that the keys' partitions follow
         self._usable: dict[str, Sequence[Partition]] = {}  # those that take records without key now
         self._probes: dict[Partition, RecordBatch] = {}  # the last batch that was sent to one that had failed
 
@@ -61,52 +53,34 @@ class Partitioner:
         They change only here, so that the caller can move the records that wait, and none overtakes another."""
         self._channels = channels
         self._usable.clear()
-        self._update_breakers()
-        before, self._judged = self._judged, self._failures
+        before, self._failing, self._now = self._failing, self.health.failing, self._clock.monotonic()
         if self._cluster is not self._session.cluster:
             self._cluster = self._session.cluster
             self._partitions.clear()
-        elif not (before or self._judged):
+        elif not (before or self._failing):
             return False
         keys = self._keys
         # A partition that failed may be removed.
         self._keys = {topic: key_map(tuple(self._present(topic))) for topic in keys}
         return self._keys != keys
 
-    def _update_breakers(self) -> None:
-        self._now, self._failures = self._clock.monotonic(), self.health.failures
-        counted = dict(self._failures)
-        for broker_id, channel in self._channels.items():
-            since = channel.oldest_in_flight_since
-            if since is not None and (broker_id in counted or self._now - since > SLOW_AFTER):
-                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
-        self._states = breaker_states(counted, len(self._session.cluster.brokers), self._now) if counted else {}
-
     @property
-    def any_open(self) -> bool:
+    def any_failing(self) -> bool:
         """Whether any broker or partition gets fewer records; no socket event ends this."""
-        return bool(self._states)
+        return bool(self._failing)
 
-    def is_half_open(self, broker_id: int) -> bool:
-        state = self._states.get(broker_id)
-        return state is not None and state.half_open
+    def has_failed(self, broker_id: int) -> bool:
+        return broker_id in self._failing
 
-    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
-        """Whether to connect to the broker now; `needed` if records wait that can go to no other broker."""
-        if self._failures is not self.health.failures:  # an attempt has failed meanwhile
-            self._update_breakers()
-        state = self._states.get(broker_id)
-        return state is None or self._now >= (state.backoff_until if needed else state.avoid_until)
+    def may_connect(self, broker_id: int, *, has_choice: bool) -> bool:
+        """Whether to connect to the broker now. The records that wait have a choice if they can go to another one."""
+        backoff = self.health.failing.get(broker_id, Backoff())  # an attempt may have failed since `update`
+        return backoff.circuit(self._clock.monotonic(), has_choice=has_choice) is not Circuit.OPEN
 
-    def _is_in_backoff(self, partition: Partition) -> bool:
-        return any(self._now < state.backoff_until for state in self._states_of(partition))
-
-    def _is_avoided(self, partition: Partition) -> bool:
-        """Whether records that may go to any partition avoid this one; true during its backoff, too."""
-        return any(self._now < state.avoid_until for state in self._states_of(partition))
-
-    def _states_of(self, partition: Partition) -> list[BreakerState]:
-        return [self._states[one] for one in (partition.broker_id, partition) if one in self._states]
+    def _is_open(self, partition: Partition, *, has_choice: bool) -> bool:
+        """Whether the circuit of the partition or its broker is open."""
+        backoffs = (self._failing[one] for one in (partition.broker_id, partition) if one in self._failing)
+        return any(one.circuit(self._now, has_choice=has_choice) is Circuit.OPEN for one in backoffs)
 
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
@@ -134,7 +108,7 @@ class Partitioner:
             return []
         start, n = self._turn + 1, len(partitions)
         some = min(n, max(count // _MIN_SHARE, min(count, _MIN_PARTITIONS)))
-        if self.any_open or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
+        if self.any_failing or count > min(self._channels[one].room for one in {p.broker_id for p in partitions}):
             count, some = min(count, self.room(partitions[start % n])), 1
         self._turn += count if some == n else some
         return [(partitions[(start + at) % n], slice(at, count, some)) for at in range(some)]
@@ -153,13 +127,13 @@ class Partitioner:
             keys = self._keys[topic] = key_map(tuple(self._present(topic)))
         return keys.partition(key)
 
-    def most(self, partition: Partition) -> int:
+    def room_for_bound(self, partition: Partition) -> int:
         """Return how many records that must go to `partition` may be sent now."""
-        return 0 if self.any_open and self._is_in_backoff(partition) else self.room(partition)
+        return 0 if self.any_failing and self._is_open(partition, has_choice=False) else self.room(partition)
 
     def sent(self, batch: RecordBatch) -> None:
         """Note a send that may have filled its channel, or that probes a broker or partition that failed."""
-        if batch.partition in self._failures:
+        if batch.partition in self._failing:
             self._probes[batch.partition] = batch
         self._usable.clear()  # there may be room for no further record
 
@@ -170,10 +144,10 @@ class Partitioner:
     def _present(self, topic: str) -> Sequence[Partition]:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
         master lists none at all, it has just taken over or the topic is closed; then none is gone."""
-        partitions, failures = self.partitions(topic), self._failures
-        if not failures:
+        partitions, failing = self.partitions(topic), self._failing
+        if not failing:
             return partitions
-        failed = [one for one in partitions if one in failures or one.broker_id in failures]
+        failed = [one for one in partitions if one in failing or one.broker_id in failing]
         gone = {one for one in failed if not self._session.lists(one)}
         present = [one for one in partitions if one not in gone]
         return present if any(map(self._session.lists, present)) else partitions
@@ -186,30 +160,37 @@ class Partitioner:
 
     def _compute_usable(self, topic: str) -> Sequence[Partition]:
         partitions: Sequence[Partition] = self.partitions(topic)
-        if self.any_open:
+        if self.any_failing:
             present = self._present(topic)
-            partitions = [one for one in present if not self._is_avoided(one)] or [
-                one for one in present if not self._is_in_backoff(one)
+            partitions = [one for one in present if not self._is_open(one, has_choice=True)] or [
+                one for one in present if not self._is_open(one, has_choice=False)
             ]
             with_room = [one for one in partitions if self.room(one)]
         else:
             brokers = {broker_id for broker_id, channel in self._channels.items() if channel.room}
             with_room = [one for one in partitions if one.broker_id in brokers]
-        in_flight = {broker_id: self._channels[broker_id].in_flight for broker_id in {p.broker_id for p in with_room}}
-        if len(in_flight) < 2:
-            return with_room
-        most = 2 * min(in_flight.values()) + _MAX_AHEAD
-        return [one for one in with_room if in_flight[one.broker_id] <= most]
+        busy = self._busy({one.broker_id for one in with_room})
+        return [one for one in with_room if one.broker_id not in busy] or with_room
+
+    def _busy(self, broker_ids: Iterable[int]) -> set[int]:
+        """Return those of the brokers that have far more sends in flight than another one, or leave one unanswered for
+        long."""
+        channels = {broker_id: self._channels[broker_id] for broker_id in broker_ids}
+        if len(channels) < 2:
+            return set()
+        limit = 2 * min(channel.in_flight for channel in channels.values()) + _MAX_AHEAD
+        since = {broker_id: channel.oldest_in_flight_since for broker_id, channel in channels.items()}
+        slow = {broker_id for broker_id, at in since.items() if at is not None and self._now - at > _SLOW_AFTER}
+        return slow | {broker_id for broker_id, channel in channels.items() if channel.in_flight > limit}
 
     def room(self, partition: Partition) -> int:
         """Return how many records the connection to the partition's broker takes; one, where one at a time is tried."""
         channel = self._channels.get(partition.broker_id)
         if channel is None:
             return 0
-        if not self.any_open:
+        if not self.any_failing:
             return channel.room
-        is_half_open = self.is_half_open(partition.broker_id)
-        has_failed = partition in self._failures
+        is_half_open, has_failed = partition.broker_id in self._failing, partition in self._failing
         if is_half_open and channel.in_flight:
             return 0
         if has_failed and (probe := self._probes.get(partition)) is not None and probe.unanswered:

@@ -248,8 +248,8 @@ class Producer:
 
     def _wait(self) -> None:
         has_failures = self._failures.timeout.any_failed or self._unresolved
-        waits_for_breaker = self._queue.waiting and self._partitioner.any_open
-        must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or not self._sender.any_in_flight
+        waits_for_backoff = self._queue.waiting and self._partitioner.any_failing
+        must_poll = has_failures or waits_for_backoff or self._sender.is_connecting or not self._sender.any_in_flight
         self._sender.wait(_PRODUCER_POLL if must_poll else None)
         self._failures.timeout.suspend()
 
@@ -295,8 +295,8 @@ class Producer:
     def _send_next(self, lane: SendLane) -> bool:
         """Send the next batch of a lane if that is possible now."""
         if lane.partition is not None:
-            most = self._partitioner.most(lane.partition)
-            batch = self._queue.take(lane, most) if most else None
+            room = self._partitioner.room_for_bound(lane.partition)
+            batch = self._queue.take(lane, room) if room else None
             if batch is not None:
                 self._submit(batch, lane.partition)
             return batch is not None
@@ -319,7 +319,7 @@ class Producer:
             raise ConfigError(
                 f"{self._errors.name(batch.rows[0])}, or one behind it, is too long for {channel.broker}: {cause}"
             ) from None
-        if not channel.room or self._partitioner.any_open:
+        if not channel.room or self._partitioner.any_failing:
             self._partitioner.sent(batch)
 
     def _update_partitioner(self) -> None:
@@ -342,9 +342,9 @@ class Producer:
     def _connect_to(self, broker_ids: Iterable[int], *, needed: bool) -> None:
         partitioner, sender = self._partitioner, self._sender
         for broker_id in broker_ids:
-            if not sender.has_channel(broker_id) and partitioner.may_connect(broker_id, needed=needed):
+            if not sender.has_channel(broker_id) and partitioner.may_connect(broker_id, has_choice=not needed):
                 broker = self._session.cluster.brokers[broker_id]
-                sender.connect(broker, is_awaited=not partitioner.is_half_open(broker_id))
+                sender.connect(broker, is_awaited=not partitioner.has_failed(broker_id))
 
     def _waiting_for(self, broker_id: int) -> Iterator[tuple[RecordBatch, Partition]]:
         """Yield the first batch for each partition, and for each topic, that can be sent to no other broker."""
@@ -366,12 +366,12 @@ class Producer:
             for batch, start, end, answers in stored:
                 self._count_stored(batch, start, end)
                 if self._on_stored is not None:
-                    self._tell_all(batch, start, answers)
+                    self._report_stored(batch, start, answers)
             if stored:
                 self._failures.rejecting.discard(channel.broker.broker_id)
                 OUTAGES().worked(_log, channel.broker)
             if channel.is_broken and failed:  # a connection without sends may end; a new one is opened when needed
-                self._partitioner.health.failed(channel.broker.broker_id, "lost")
+                self._partitioner.health.failed(channel.broker.broker_id)
             for one in failed:
                 try:
                     failures.append((one.batch, self._failures.handle(one.batch, channel, one.outcome)))
@@ -397,10 +397,10 @@ class Producer:
         self._queue.release(batch, start, end)
         if batch.failure is not None:
             OUTAGES().worked(_log, partition)
-        if self._partitioner.health.failures:
+        if self._partitioner.health.failing:
             self._partitioner.health.succeeded(partition)
 
-    def _tell_all(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
+    def _report_stored(self, batch: RecordBatch, start: int, answers: Sequence[SendAck]) -> None:
         """Tell where records are stored, the first of which is at `start` in the batch."""
         assert self._on_stored is not None
         part, message_ids = slice(start, start + len(answers)), [one.messageId for one in answers]
@@ -414,7 +414,7 @@ class Producer:
         self._update_partitioner()  # `_dispatch` does not, if no record waits
         may_connect = self._partitioner.may_connect
         resolved = self._unresolved.resolve(
-            lambda one: may_connect(one.broker_id, needed=True), self._partitioner.is_gone
+            lambda one: may_connect(one.broker_id, has_choice=False), self._partitioner.is_gone
         )
         for batch, stored in reversed(resolved):
             missing = [at for at, where in enumerate(stored) if where is None]
