@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks import goals, results
+from benchmarks import results
 from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results, Row
 from benchmarks.sizes import LAYOUTS, OWN, SIZES
 from scripts.markdown import table
@@ -44,7 +44,7 @@ def figures(found: Results) -> str:
     """Return the tables of the results as Markdown."""
     if not found.parts:
         return _NONE
-    parts = [_origin(found), _rates(found), _rows_of(found), _goals(found)]
+    parts = [_origin(found), _rates(found), _rows_of(found)]
     return "\n".join(part for part in parts if part)
 
 
@@ -121,23 +121,6 @@ def _counts(rows: Iterable[Row]) -> str:
     """Return how many values the rows have, as `1 to 3`."""
     counts = {len(row.values) for row in rows}
     return " to ".join(map(str, dict.fromkeys((min(counts, default=0), max(counts, default=0)))))
-
-
-def _goals(found: Results) -> str:
-    """Return the goals, folded. A goal whose bound lies between the lowest and the highest round is open."""
-    if not any(goal.value(found) is not None for goal in goals.GOALS):
-        return ""
-    lines, met = [], 0
-    for goal in goals.GOALS:
-        value = goal.value(found)
-        verdict = "not measured" if value is None else "met" if goal.is_met(value) else "not met"
-        if value is not None and goal.is_within_spread(found):
-            verdict = f"{verdict} by the median; the rounds differ"
-        met += value is not None and goal.is_met(value)
-        measured = "" if value is None else f"{value:.3g}"
-        lines.append([goal.what, f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", measured, verdict])
-    shown = table(["goal", "bound", "measured", ""], lines)
-    return _folded(f"The project's goals: the medians meet {met} of {len(lines)}", shown)
 
 
 def _folded(title: str, content: str) -> str:

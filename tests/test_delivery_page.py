@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each sentence of the page on delivery guarantees names what proves it: invariants of tests/simulation, and tests.
-
-So does each row of tests/PARITY.md, or it quotes docs/kafka.md.
-"""
+"""Each sentence of the page on delivery guarantees names what proves it: invariants of tests/simulation, and tests."""
 
 from __future__ import annotations
 
@@ -72,15 +69,3 @@ def test_all_sentences_are_found() -> None:
     text = (ROOT / "docs" / "delivery.md").read_text(encoding="utf-8")
     assert len(CLAIMS) == len(re.findall(r"^- ", text, re.MULTILINE)) > 50
     assert sum(len(claim.tests) for claim in CLAIMS) == text.count("::")
-
-
-def test_each_scenario_of_other_suites_names_its_test_or_says_why_not() -> None:
-    rows = (ROOT / "tests" / "PARITY.md").read_text(encoding="utf-8").partition("|---|---|---|\n")[2].splitlines()
-    reasons = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
-    for row in rows:
-        _, scenario, proof = (cell.strip() for cell in row.strip("|").split(" | "))
-        tests = _TEST.findall(proof)
-        assert scenario
-        assert proof.count("::") == len(tests)
-        assert [test for test in tests if not runs(*test, thorough=True)] == [], scenario
-        assert tests or ("kafka.md: " in proof and proof.removeprefix("kafka.md: ") in reasons), scenario
