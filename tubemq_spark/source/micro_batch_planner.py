@@ -159,8 +159,8 @@ class MicroBatchPlanner:
             now = client.clock.monotonic()
             try:
                 if unflushed:
-                    self._long_messages.wait_until_flushed(unflushed)
-                unflushed = {}
+                    ends, unflushed = unflushed, {}  # also if their partitions turn out to be gone
+                    self._long_messages.wait_until_flushed(ends)
                 self._partitions.report_missing(start.positions, start, claims)
                 found = self._try_to_find_end(start, claims, now, limited)
             except TransportError as error:
