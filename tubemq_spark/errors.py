@@ -117,9 +117,10 @@ class ProtocolError(TubeMQError):
 class TransportError(TubeMQError):
     """The network failed: a connection was refused or closed, or no reply came in time.
 
-    `unserved` are the partitions that could not be reached, if the call was for several. `is_silence` means that the
-    server accepted the connection and did not reply in time. `holder` is the client that holds the partition, if the
-    server named it.
+    `unserved` are the partitions that could not be reached, if the call was for several. The brokers of those in
+    `unknown` answered that they do not have the topic; `is_topic_unknown`, if the call was for one. `is_silence` means
+    that the server accepted the connection and did not reply in time. `holder` is the client that holds the partition,
+    if the server named it.
     """
 
     cause = (
@@ -132,10 +133,19 @@ class TransportError(TubeMQError):
     )
 
     def __init__(
-        self, text: str, *, unserved: Collection[Any] = (), is_silence: bool = False, holder: str = ""
+        self,
+        text: str,
+        *,
+        unserved: Collection[Any] = (),
+        unknown: Collection[Any] = (),
+        is_topic_unknown: bool = False,
+        is_silence: bool = False,
+        holder: str = "",
     ) -> None:
         super().__init__(text)
         self.unserved = unserved
+        self.unknown = unknown
+        self.is_topic_unknown = is_topic_unknown
         self.holder = holder
         self.is_silence = is_silence
 

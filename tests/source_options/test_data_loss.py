@@ -237,6 +237,44 @@ def test_a_single_master_restarts_at_each_moment_of_a_deletion(
         number += 1
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("method", ["partition_register", "get_message"])
+def test_a_topic_is_deleted_at_each_moment_of_a_batch(
+    start: Start, caplog: pytest.LogCaptureFixture, method: str, after: bool
+) -> None:
+    """Before or after each request to the broker. The driver finds out in each case; a task fails, and the next run
+    repeats its batch."""
+    tubemq = start({"t": 1, "other": 1})
+
+    def deletes_at(number: int) -> bool:
+        tubemq.create_topic("t", partitions=1)
+        fill(tubemq, "t", 10)
+        caplog.clear()
+        stream = Stream(tubemq, "t", "other", tubemq_group=f"readers{number}", failOnDataLoss="false", **SHORT)
+        stream.run()
+        new = fill(tubemq, "other", 5)
+        fill(tubemq, "t", 5)
+        moment = tubemq.on(method, nth=number, times=1).run(lambda: tubemq.delete_topic("t"), after=after)
+        failed = "1:t:0 at broker 1"  # as a task's error begins
+        try:
+            stream.run()
+        except TransportError as error:
+            failed = str(error)
+        assert failed.startswith("1:t:0 at broker 1")
+        moment.remove()
+        if not moment.fired:
+            tubemq.delete_topic("t")
+        stream.run()
+        assert [body for body in bodies(stream.rows) if body in new] == new
+        assert warnings_of(caplog, "1:t:0: the cluster does not have the partition any more")
+        return bool(moment.fired)
+
+    number = 1
+    while deletes_at(number):
+        number += 1
+    assert number > 2
+
+
 @pytest.mark.parametrize("release", ["1.2", "2.5"])
 def test_short_lists_of_a_new_master_are_no_loss(
     start: Start, skipping_clock: SkippingClock, monkeypatch: pytest.MonkeyPatch, release: str

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum, IntEnum, auto
 
-from tubemq_spark.errors import AuthError, ConfigError, ServerError, TubeMQError
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.envelope import Failure
 
@@ -188,6 +188,11 @@ def error_for_code(code: int, message: str, what: str) -> TubeMQError:
         case Reaction.FIX_CREDENTIALS if not is_of_token:  # users cannot change a token
             return AuthError(text)
     return ServerError(text, code=code, name=code_name(code), message=shown(message, _MAX_MESSAGE))
+
+
+def refused_for_now(code: int, message: str, what: str, holder: str = "") -> TransportError:
+    """Return the error to raise for a reply with `code` after which the same request may succeed later."""
+    return TransportError(f"{what}: {code} {message}", holder=holder, is_topic_unknown=is_unknown_topic(code, message))
 
 
 def error_for_failure(failure: Failure, what: str) -> ServerError:

@@ -158,8 +158,7 @@ class PartitionSet:
         Raise `error` if one of them exists, or if no master answers.
         """
         gone = {partition for partition in suspects if not self.is_gone(partition)}
-        unknown = claims.unknown_topics if error else frozenset()
-        gone = self._without_existing(gone, unknown, error) if gone else gone
+        gone = self._without_existing(gone, error) if gone else gone
         if gone:
             self._session.forget_unlisted()
         for partition in sorted(gone):
@@ -175,14 +174,13 @@ class PartitionSet:
         if error is not None and not (gone and all(self.is_gone(partition) for partition in suspects)):
             raise error
 
-    def _without_existing(
-        self, gone: set[Partition], unknown: Collection[Partition], error: TransportError | None
-    ) -> set[Partition]:
-        """Return those of the partitions that the cluster does not have; their brokers say so of the `unknown`.
+    def _without_existing(self, gone: set[Partition], error: TransportError | None) -> set[Partition]:
+        """Return those of the partitions that the cluster does not have. Brokers may have said so in the `error`.
 
         A new master's lists are short at first, so it is asked several times, at least once, and for longer if a master
         restarts or takes over meanwhile."""
         clock, retry_for = self._clock, self._options.client.retry_for
+        unknown = frozenset() if error is None else error.unknown
         begin, fill_up = clock.monotonic(), min(_NEW_MASTER_LISTS_FILL_UP, retry_for)
         while True:
             asked_at = clock.monotonic()
@@ -192,9 +190,9 @@ class PartitionSet:
                 if error is None:
                     raise
                 text = f"{error}. No master answers either: {no_answer}"
-                raise TransportError(text, unserved=error.unserved) from None
+                raise TransportError(text, unserved=error.unserved, unknown=error.unknown) from None
             # A master goes on listing a topic that was removed, but its brokers do not know it any more.
-            gone = gone - (listed.difference(unknown))
+            gone = gone - listed.difference(unknown)
             # Masters that change again and again must not keep us here for ever.
             short_since = min(max(begin, self._session.master_changed_at), begin + retry_for)
             if not gone or asked_at >= short_since + fill_up:
@@ -204,7 +202,7 @@ class PartitionSet:
     def missing(self, partitions: Collection[Partition]) -> set[Partition]:
         """Return those of the partitions that the cluster does not have, and forget that it had them. Raise
         `TransportError` if no master answers."""
-        missing = self._without_existing(set(partitions), frozenset(), None)
+        missing = self._without_existing(set(partitions), None)
         if missing:
             self._session.forget_unlisted()
         return missing

@@ -12,12 +12,12 @@ from tubemq_spark.client.net.broker_identity import ExpectedBroker
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
-from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.envelope import Response
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_retryable, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_retryable, reaction_to, refused_for_now
 from tubemq_spark.protocol.fetched_batch import StoredMessage
 from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
@@ -142,9 +142,8 @@ def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
     if reply.errCode == ErrCode.SUCCESS:
         check_positions(request.what, reply.currOffset, reply.maxOffset)
         return reply
-    problem = f"{request.what}: {reply.errCode} {reply.errMsg}"
     if is_retryable(reply.errCode) or reaction_to(reply.errCode) is Reaction.CLAIM_LOST:
-        raise TransportError(problem, holder=holder_in(reply.errMsg))
+        raise refused_for_now(reply.errCode, reply.errMsg, request.what, holder_in(reply.errMsg))
     raise error_for_code(reply.errCode, reply.errMsg, request.what)
 
 

@@ -33,7 +33,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId, Relation, holder_in
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_retryable, is_unknown_topic
+from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_retryable, refused_for_now
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
@@ -94,7 +94,6 @@ class ClaimAnswer(NamedTuple):
     holder: str | None = None  # the client id of another client that holds the partition; empty if it is not known
     error: TubeMQError | None = None  # a `TransportError` if a later attempt may succeed
     is_answered: bool = True  # if not, the broker may have made the claim
-    is_unknown_topic: bool = False
     was_fenced: bool = False  # the broker has released the claim of `holder`
 
 
@@ -136,10 +135,7 @@ def _answer(target: ClaimTarget, outcomes: Iterator[Exchange]) -> ClaimAnswer:
     if reply.errCode == ErrCode.PARTITION_OCCUPIED:
         return ClaimAnswer(holder=holder_in(reply.errMsg))
     if is_retryable(reply.errCode):
-        return ClaimAnswer(
-            error=TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}"),
-            is_unknown_topic=is_unknown_topic(reply.errCode, reply.errMsg),
-        )
+        return ClaimAnswer(error=refused_for_now(reply.errCode, reply.errMsg, request.what))
     return ClaimAnswer(error=error_for_code(reply.errCode, reply.errMsg, request.what))
 
 

@@ -44,6 +44,7 @@ class Wait(NamedTuple):
 
     reason: str
     seconds: float = 0.0
+    is_topic_unknown: bool = False  # the broker does not have the topic
 
 
 Conversation = Generator[Sequence[ServerRequest] | Wait, Any, T]
@@ -122,6 +123,7 @@ def hold(
                 "that the brokers run, that this machine can reach them, that the topic is open for reading, and that "
                 "no other client uses the group",
                 unserved=frozenset(table.interrupted),
+                unknown=frozenset(one for one, wait in table.interrupted.items() if wait.is_topic_unknown),
             )
         break
     return table.results
@@ -222,7 +224,7 @@ class _Table(Generic[T]):
         except TransportError as error:
             del self._running[partition]
             self._channel.failed(partition, error)
-            self.interrupted[partition] = Wait(str(error))
+            self.interrupted[partition] = Wait(str(error), is_topic_unknown=error.is_topic_unknown)
         except Exception as error:
             self._error = self._error or error
         else:

@@ -48,10 +48,9 @@ class _PartitionClaim:
     position: GroupPosition = _UNKNOWN_POSITION  # as the broker reported it last
     claimed_at: float = 0.0  # on the monotonic clock
     is_suspect: bool = False  # a heartbeat's reply says that the partition is not held
-    is_topic_unknown: bool = False
 
     def on_acquired(self, position: GroupPosition, now: float) -> None:
-        self.is_topic_unknown = self.is_suspect = False
+        self.is_suspect = False
         self.is_held = self.was_held = True
         self.position, self.claimed_at = position, now
 
@@ -93,11 +92,6 @@ class GroupClaims:
     def position(self, partition: Partition) -> GroupPosition:
         """Return the group's position and the store's end, as the broker reported them last."""
         return self._claims[partition].position
-
-    @property
-    def unknown_topics(self) -> frozenset[Partition]:
-        """The partitions whose brokers said last that they do not know the topic."""
-        return frozenset(partition for partition, claim in self._claims.items() if claim.is_topic_unknown)
 
     # Acquiring
 
@@ -168,7 +162,6 @@ class GroupClaims:
             def note(_: ClaimTarget, answer: ClaimAnswer) -> None:
                 claim = self._claim_on(partition)
                 claim.may_exist = not answer.is_answered
-                claim.is_topic_unknown = answer.is_unknown_topic
                 if answer.position is not None:
                     claim.on_acquired(answer.position, self._settings.clock.monotonic())
                 # The broker may have restarted meanwhile.

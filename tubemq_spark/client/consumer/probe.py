@@ -153,7 +153,10 @@ class Prober:
                 at_once=len(asked),  # the replies are short
             )
         except TransportError as error:
-            error.unserved = frozenset(one for one in wanted if asked[one.store] in error.unserved)
+            error.unserved, error.unknown = (
+                frozenset(one for one in wanted if asked[one.store] in partitions)
+                for partitions in (error.unserved, error.unknown)
+            )
             raise
         return {partition: found[asked[partition.store]] for partition in wanted}
 
