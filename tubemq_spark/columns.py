@@ -35,7 +35,8 @@ class Setting(NamedTuple):
 
 
 INLONG = Setting(
-    "`messageFormat=inlongmsg` or `inlong` ([InLong packs](../inlong.md))", lambda form: form.message_format != "raw"
+    "`messageFormat=inlongmsg` or `inlong` ([InLong packs](../inlong.md))",
+    lambda form: form.message_format in ("inlongmsg", "inlong"),
 )
 CORRUPT = Setting("`corruptMessages=keep`", lambda form: form.corrupt == "keep")
 

@@ -23,10 +23,10 @@ from pyspark.sql import functions as sf
 from tubemq_spark.columns import READ, TEXTS
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.shipping import for_tasks
-from tubemq_spark.source import inlong
 from tubemq_spark.source.arrow_arrays import binaries, lists, maps, texts
+from tubemq_spark.source.inlong import inlongmsg
+from tubemq_spark.source.inlong.pack_rows import PackRows
 from tubemq_spark.source.options import MSG_TIME_ZONE
-from tubemq_spark.source.pack_rows import PackRows
 from tubemq_spark.source.row_format import MAX_UNPACKED
 
 __all__ = ["parse_csv", "parse_kv", "unpack"]
@@ -130,15 +130,15 @@ def _python(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-_Opened = Callable[[bytes, Mapping[str, str]], inlong.Inside]
+_Opened = Callable[[bytes, Mapping[str, str]], inlongmsg.Inside]
 
 
-def _open(zone: tzinfo, most: int, pack: bytes, _: Mapping[str, str]) -> inlong.Inside:
-    return inlong.unpack(pack, zone, most)
+def _open(zone: tzinfo, most: int, pack: bytes, _: Mapping[str, str]) -> inlongmsg.Inside:
+    return inlongmsg.unpack(pack, zone, most)
 
 
-def _open_any(zone: tzinfo, most: int, body: bytes, attributes: Mapping[str, str]) -> inlong.Inside:
-    from tubemq_spark.source.inlong_formats import open_message  # only this format needs its protobuf
+def _open_any(zone: tzinfo, most: int, body: bytes, attributes: Mapping[str, str]) -> inlongmsg.Inside:
+    from tubemq_spark.source.inlong.message_objs import open_message  # only this format needs its protobuf
 
     return open_message(body, attributes, zone, most, 0)
 

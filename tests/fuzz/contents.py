@@ -30,8 +30,8 @@ from tubemq_spark.protocol.message import (
 )
 from tubemq_spark.protocol.pb.ProxySdk_pb2 import MessageObjs
 from tubemq_spark.protocol.stamp import Origin, Stamp, encode, parse
-from tubemq_spark.source.inlong import microseconds, unpack
-from tubemq_spark.source.inlong_formats import open_message
+from tubemq_spark.source.inlong.inlongmsg import microseconds, unpack
+from tubemq_spark.source.inlong.message_objs import open_message
 
 _HEADERS = [
     b"$msgType$=blue,$msgTime$=202402291530,colour=gr\xc3\xbcn,size=",

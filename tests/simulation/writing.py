@@ -60,7 +60,7 @@ KNOBS = (
     ("client.producer.send_queue", "_STEP", (2, 10)),
     ("client.producer.send_queue", "_SEARCHED", (1,)),
     ("sink.task_writer", "_SLICE", (1, 2)),
-    ("sink.packs", "_MAX_OPEN", (1, 2)),
+    ("sink.inlong.packs", "_MAX_OPEN", (1, 2)),
 )
 
 OPTIONS: Possible = (

@@ -22,14 +22,17 @@ from tests.sending import connect, settings
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import decode_attributes
+from tubemq_spark.sink.inlong.inlongmsg import InLongMsgFormat
+from tubemq_spark.sink.inlong.message_objs import MessageObjsFormat
+from tubemq_spark.sink.inlong.pack_format import PackFormat
+from tubemq_spark.sink.inlong.packs import Packs
 from tubemq_spark.sink.options import PackLimits, SinkOptions
-from tubemq_spark.sink.packs import Packs
-from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder
+from tubemq_spark.sink.row_encoder import EncodedRow, RowEncoder
 from tubemq_spark.sink.schema import Cells
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan
-from tubemq_spark.source.inlong import Head, unpack
-from tubemq_spark.source.inlong_formats import open_message
+from tubemq_spark.source.inlong.inlongmsg import Head, unpack
+from tubemq_spark.source.inlong.message_objs import open_message
 from tubemq_spark.testing import ServerConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
@@ -40,7 +43,7 @@ LIMIT = 1000  # bytes of a message
 class Sent:
     """A producer that keeps what it should send: the messages' bodies, by row number of their first rows."""
 
-    encoder: RowEncoder = field(default_factory=lambda: RowEncoder("demo", BodyCodec("inlongmsg"), stamped=False))
+    form: PackFormat = field(default_factory=InLongMsgFormat)
     messages: dict[int, bytes] = field(default_factory=dict)
     attributes: list[bytes] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
@@ -61,13 +64,13 @@ class Sent:
     def add(self, packs: Packs, rows: Sequence[Cells], first: int = 0) -> None:
         """Add rows as a task does, which sends those alone that are in no pack."""
         for number, cells in enumerate(rows, first):
-            encoded = self.encoder.encode(cells)
+            encoded = encode(self.form, cells)
             if not packs.add(number, encoded, cells, [cells.value or b""]):
-                attributes = encoded.attributes + encoded.of_pack
+                attributes = encoded.attributes + encoded.format_attributes
                 self.send(encoded.topic, encoded.body, attributes, number, key=encoded.key)
 
     def packs(self, rows: int = 100, size: int = 10_000, wait: float = 1.0) -> Packs:
-        return Packs(self.encoder, PackLimits(rows, size, wait), self.clock, self)  # type: ignore[arg-type]
+        return Packs(self.form, PackLimits(rows, size, wait), self.clock, self)  # type: ignore[arg-type]
 
     @property
     def values(self) -> list[list[bytes]]:
@@ -83,9 +86,12 @@ class Sent:
         ]
 
 
-ENCODER = RowEncoder("demo", BodyCodec("inlongmsg"), stamped=False)
-PROTOBUF = RowEncoder("demo", BodyCodec("inlongmsg", pack_format="protobuf"), stamped=False)
-FORMATS = pytest.mark.parametrize("encoder", [ENCODER, PROTOBUF], ids=["inlongmsg", "protobuf"])
+def encode(form: PackFormat, cells: Cells) -> EncodedRow:
+    return RowEncoder("demo", form, stamped=False).encode(cells)
+
+
+INLONGMSG, PROTOBUF = InLongMsgFormat(), MessageObjsFormat()
+FORMATS = pytest.mark.parametrize("form", [INLONGMSG, PROTOBUF], ids=["inlongmsg", "protobuf"])
 
 
 def row(value: bytes, **others: Any) -> Cells:
@@ -93,8 +99,8 @@ def row(value: bytes, **others: Any) -> Cells:
     return Cells(value, **cells)
 
 
-def send(given_rows: Sequence[Cells], encoder: RowEncoder = ENCODER, **limits: Any) -> Sent:
-    sent = Sent(encoder)
+def send(given_rows: Sequence[Cells], form: PackFormat = INLONGMSG, **limits: Any) -> Sent:
+    sent = Sent(form)
     packs = sent.packs(**limits)
     sent.add(packs, given_rows)
     packs.send_all()
@@ -121,10 +127,10 @@ def test_a_pack_has_at_most_so_many_rows() -> None:
 
 @FORMATS
 @pytest.mark.parametrize("size", [200, 500, 5000])
-def test_a_pack_has_at_most_so_many_bytes(size: int, encoder: RowEncoder) -> None:
-    sent = send([row(b"x" * 50) for _ in range(40)], encoder, size=size)
+def test_a_pack_has_at_most_so_many_bytes(size: int, form: PackFormat) -> None:
+    sent = send([row(b"x" * 50) for _ in range(40)], form, size=size)
     assert sum(map(len, sent.values)) == 40
-    most, each = min(size, LIMIT), 54 if encoder is ENCODER else 220
+    most, each = min(size, LIMIT), 54 if form is INLONGMSG else 220
     assert all(len(pack) <= max(most, each) for pack in sent.messages.values())
     assert all(most - 120 - each < len(pack) for pack in [*sent.messages.values()][:-1])
 
@@ -141,8 +147,8 @@ def test_a_pack_has_at_most_so_many_bytes(size: int, encoder: RowEncoder) -> Non
     ],
     ids=str,
 )
-def test_rows_that_differ_have_other_packs(other: dict[str, Any], encoder: RowEncoder) -> None:
-    sent = send([row(b"a"), row(b"b", **other), row(b"c"), row(b"d", **other)], encoder)
+def test_rows_that_differ_have_other_packs(other: dict[str, Any], form: PackFormat) -> None:
+    sent = send([row(b"a"), row(b"b", **other), row(b"c"), row(b"d", **other)], form)
     assert sent.values == [[b"a", b"c"], [b"b", b"d"]]
 
 
@@ -222,13 +228,13 @@ def test_a_task_fills_a_bounded_number_of_packs() -> None:
     st.integers(1, 9),
 )
 def test_no_row_is_lost_and_rows_of_a_key_keep_their_order(
-    encoder: RowEncoder, rows: list[tuple[bytes | None, str, int | None, int]], most: int
+    form: PackFormat, rows: list[tuple[bytes | None, str, int | None, int]], most: int
 ) -> None:
     made = [
         row(b"%06d" % n + b"x" * size, key=key, inlong_stream=stream, inlong_time=moment)
         for n, (key, stream, moment, size) in enumerate(rows)
     ]
-    sent = Sent(encoder)
+    sent = Sent(form)
     packs = sent.packs(rows=most, size=700)
     sent.add(packs, made)
     packs.send_all()
@@ -279,7 +285,7 @@ def write(
 def test_a_row_that_its_compression_makes_too_long_is_named(codec: str) -> None:
     """It is the bad row, not one that shares its pack or begins another one."""
     values = [b"%d" % n for n in range(300)]
-    alone = ENCODER.encode(Cells(b"", inlong_group="g", inlong_stream="s")).body
+    alone = encode(INLONGMSG, Cells(b"", inlong_group="g", inlong_stream="s")).body
     values[150] = Random(7).randbytes(20_000 - len(alone))
     found = write(300, "drop", 20_000, codec, value=pa.array(values))
     assert sorted(value for part in found for value in part) == sorted(values[:150] + values[151:])
@@ -292,6 +298,6 @@ def test_a_row_that_its_compression_makes_too_long_is_named(codec: str) -> None:
 )
 def test_an_error_of_a_pack_is_charged_to_no_row(columns: dict[str, pa.Array], monkeypatch: pytest.MonkeyPatch) -> None:
     """The task fails rather than to drop the row that is next, and to lose the others."""
-    monkeypatch.setattr(BodyCodec, "max_unpacked", lambda self, limit: 2 * limit)
+    monkeypatch.setattr(PackFormat, "max_unpacked", lambda self, limit: 2 * limit)
     with pytest.raises(ConfigError, match=r"^row 0 of the task: value has 1\d\d\d bytes, and topic demo takes 1000 at"):
         write(300, "drop", value=pa.array([bytes(100)] * 300), **columns)

@@ -15,7 +15,7 @@ from tests.without_spark.sink import MINUTE, Task, Writing, batches, own, read_b
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.task_writer import write_batches
-from tubemq_spark.source.inlong import unpack
+from tubemq_spark.source.inlong.inlongmsg import unpack
 
 BODIES = [b"", b"a", bytes(range(256)), b"again and " * 2000, "日本".encode()]
 

@@ -16,12 +16,14 @@ from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
-from tubemq_spark.sink.packs import Packs
+from tubemq_spark.sink.inlong.pack_format import PackFormat
+from tubemq_spark.sink.inlong.packs import Packs
 from tubemq_spark.sink.receipts import Receipts
-from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
+from tubemq_spark.sink.row_encoder import RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row, cells_together
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.task_input import TaskInput
+from tubemq_spark.sink.value_formats import value_format
 from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
@@ -72,11 +74,8 @@ class TaskWriter:
         self._plan = plan
         self._task = task
         self._rows_of = f"of task partition {task.partition}" if task.id is not None else "of the task"
-        self._encoder = RowEncoder(
-            options.topic,
-            BodyCodec(options.message_format, options.compression, options.pack_compression, options.pack_format),
-            stamped=options.stamp_rows,
-        )
+        self._form = value_format(options)
+        self._encoder = RowEncoder(options.topic, self._form, stamped=options.stamp_rows)
         self._stamp = b"," + stamp.encode(task.origin) if options.stamp_rows else b""
         self._receipts = Receipts(task.partition) if options.receipts is not None else None
         self._failed_rows = FailedRows(options, task, self._rows_of, is_stream=plan.write_id is None)
@@ -106,8 +105,8 @@ class TaskWriter:
                 if options.topic is not None:
                     producer.prepare(options.topic)
                 try:
-                    if options.packs is not None:
-                        self._packs = Packs(self._encoder, options.packs, options.client.clock, producer)
+                    if options.packs is not None and isinstance(self._form, PackFormat):
+                        self._packs = Packs(self._form, options.packs, options.client.clock, producer)
                     self._send_parts(producer, parts)
                     task_input.check_end()
                     if self._packs is not None:
@@ -192,7 +191,7 @@ class TaskWriter:
                         "topic", "it is the dead letter topic, which takes no other rows: write another one"
                     )
                 record_id: RecordId | None = None
-                attributes = encoded.attributes + encoded.of_pack
+                attributes = encoded.attributes + encoded.format_attributes
                 if deduplicator is not None:
                     _check_topic(producer, deduplicator, encoded.topic)
                     digest = digest_of(cells)

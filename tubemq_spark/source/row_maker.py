@@ -13,6 +13,7 @@ from tubemq_spark.source.arrow_arrays import booleans, numbers, repeated, texts
 from tubemq_spark.source.message_opener import MessageOpener, Opened
 from tubemq_spark.source.row_format import RowFormat
 from tubemq_spark.source.schema import arrow_schema
+from tubemq_spark.source.value_format import FORMATS, Columns
 
 
 class RowMaker:
@@ -21,15 +22,14 @@ class RowMaker:
     def __init__(self, form: RowFormat, partition: Partition, broker: Broker) -> None:
         self.partition = partition
         self.broker = broker
-        self._form = form
+        self._format = FORMATS[form.message_format](form)
         self._schema = arrow_schema(form)
         names = self._schema.names
-        is_raw = form.message_format == "raw"
         self._opener = MessageOpener(
             form,
             partition,
-            needs_attributes=not is_raw or not _OF_HEADERS.isdisjoint(names),
-            needs_bodies=not is_raw or "value" in names,
+            needs_attributes=self._format.opens_bodies or not _OF_HEADERS.isdisjoint(names),
+            needs_bodies=self._format.opens_bodies or "value" in names,
         )
         self.corrupt = self._opener.corrupt
 
@@ -37,19 +37,14 @@ class RowMaker:
         """Yield the rows of fetched batches.
 
         A batch has at most about `ROWS` rows or `BYTES` bytes after decompression and unpacking, or one longer row.
-        Raise as `MessageOpener.open`, also for a message that the formats of InLong cannot open.
+        Raise as `MessageOpener.open`, also for a body that the value format cannot open.
         """
         for opened in self._opener.open(batches):
             columns = {name: _MAKERS[name](self, opened) for name in self._schema.names if name in _MAKERS}
-            if self._form.message_format == "raw":
-                yield self._batch(columns)
-                continue
-            from tubemq_spark.source.pack_rows import PackOpener  # takes a while, and only packs need it
+            for rows in self._format.rows(opened, columns, self._schema.names, self._opener.keeps):
+                yield self._batch(rows)
 
-            for rows in PackOpener(self._form, self._opener.keeps).rows(opened):
-                yield self._batch(rows.columns(self._schema.names, columns))
-
-    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    def _batch(self, columns: Columns) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 

@@ -19,15 +19,15 @@ from itertools import accumulate, takewhile
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.producer.producer import MAX_AROUND_BODY, Producer
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.inlong.pack_format import PackFormat, PackGroup
 from tubemq_spark.sink.options import PackLimits
-from tubemq_spark.sink.row_encoder import EncodedRow, PackGroup, RowEncoder
+from tubemq_spark.sink.row_encoder import EncodedRow
 from tubemq_spark.sink.schema import Cells
 
 _MAX_OPEN = 256  # packs that a task fills at a time; with more, the oldest is sent
 _MAX_ATTRIBUTES = MAX_AROUND_BODY // 2  # bytes; with more, a pack as long as the topic allows could be refused
 _MAX_GROUP_TEXT = 60_000  # bytes; a number of rows still fits
-_AROUND_PACK, _AROUND_GROUP, _AROUND_ROW = 16, 40, 4  # bytes in a pack besides bodies and attributes
-_AROUND_MESSAGE = 12  # bytes of a row in protobuf
+_AROUND_PACK = 16  # bytes in a pack besides its groups and rows
 
 Key = tuple[object, ...]
 """What the rows of a pack have in common."""
@@ -46,8 +46,8 @@ class _OpenPack:
 class Packs:
     """The packs that one task fills."""
 
-    def __init__(self, encoder: RowEncoder, limits: PackLimits, clock: Clock, producer: Producer) -> None:
-        self._codec = encoder.body_codec
+    def __init__(self, form: PackFormat, limits: PackLimits, clock: Clock, producer: Producer) -> None:
+        self._form = form
         self._limits = limits
         self._clock = clock
         self._producer = producer
@@ -61,12 +61,12 @@ class Packs:
         of their own, or that have an unknown topic; the rows before them with the same key are sent then. Raise as
         `Producer.send` for rows before them.
         """
-        group = self._codec.group_text(cells)
+        group = self._form.group_text(cells)
         most = self._most(encoded, group)
-        if max(map(len, values)) > most - len(group) - _AROUND_GROUP - _AROUND_MESSAGE:
+        if max(map(len, values)) > most - sum(self._form.sizes_around(group)):
             self._keep_order(encoded, None)
             return 0
-        shared = encoded._replace(body=b"", of_pack=b"")
+        shared = encoded._replace(body=b"", format_attributes=b"")
         key: Key = (*shared, cells.inlong_group, cells.inlong_stream, cells.inlong_time is None)
         self._keep_order(encoded, key)
         at = 0
@@ -81,14 +81,14 @@ class Packs:
 
     def _most(self, encoded: EncodedRow, group: bytes) -> int:
         """Return how many bytes a pack of such rows may have, besides `_AROUND_PACK`; 0 if they can be in none."""
-        is_long = len(encoded.attributes + encoded.of_pack) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
+        is_long = len(encoded.attributes + encoded.format_attributes) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
         if encoded.target is not None or is_long:
             return 0
         try:
             limit = self._producer.limit(encoded.topic)
         except ConfigError:
             return 0
-        return min(self._limits.size, self._codec.max_unpacked(limit)) - _AROUND_PACK
+        return min(self._limits.size, self._form.max_unpacked(limit)) - _AROUND_PACK
 
     def _keep_order(self, encoded: EncodedRow, key: Key | None) -> None:
         """Send the open pack with the record key of `encoded`, unless it is the pack `key`."""
@@ -116,15 +116,11 @@ class Packs:
 
     def _fill(self, pack: _OpenPack, most: int, group: bytes, cells: Cells, values: Sequence[bytes]) -> int:
         """Add the first of `values` to `pack`, and return how many. An empty pack has room for one."""
-        around, each = 0, _AROUND_ROW
+        around, each = self._form.sizes_around(group)
         is_new = not pack.groups or pack.groups[-1].text != group
-        if self._codec.is_protobuf:
-            each = _AROUND_MESSAGE + len(group)
-        elif is_new:
-            if any(one.text == group for one in pack.groups):
-                return 0
-            around = _AROUND_GROUP + len(group)
-        sizes = accumulate((len(value) + each for value in values), initial=pack.size + around)
+        if is_new and around and any(one.text == group for one in pack.groups):
+            return 0
+        sizes = accumulate((len(value) + each for value in values), initial=pack.size + around * is_new)
         next(sizes)
         fitting = list(takewhile(lambda size: size <= most, sizes))
         if not fitting:
@@ -141,6 +137,6 @@ class Packs:
         topic, _, attributes, msg_type, msg_time, key, *_ = pack.encoded
         if key is not None:
             self._of_key.pop((topic, key), None)
-        body = self._codec.pack(pack.groups)
-        attributes += self._codec.attributes(pack.groups)
+        body = self._form.compressed(self._form.pack(pack.groups))
+        attributes += self._form.pack_attributes(pack.groups)
         self._producer.send(topic, body, attributes, msg_type, msg_time, pack.first_row, key=key)

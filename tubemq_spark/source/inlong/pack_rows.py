@@ -15,22 +15,24 @@ import pyarrow.compute as pc
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import Attributes
 from tubemq_spark.source.arrow_arrays import binaries, maps, numbers, texts
-from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
+from tubemq_spark.source.inlong.inlongmsg import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
 from tubemq_spark.source.message_opener import Opened
-from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
+from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP
+from tubemq_spark.source.value_format import Columns, IsKept, ValueFormat
 
 
-class PackOpener:
-    """Opens packs as a row format says. `is_kept` gets the message id of a corrupt pack and the reason; it returns
-    whether the pack itself becomes a row, or raises."""
+class PackFormat(ValueFormat):
+    """The formats `inlongmsg` and `inlong`: each message of a pack is a row."""
 
-    def __init__(self, form: RowFormat, is_kept: Callable[[int, str], bool]) -> None:
-        self._form = form
-        self._is_kept = is_kept
+    opens_bodies = True
 
-    def rows(self, opened: Opened) -> Iterator[PackRows]:
-        """Yield the rows of packs in at least one batch, which may be empty."""
+    def rows(self, opened: Opened, columns: Columns, names: Sequence[str], is_kept: IsKept) -> Iterator[Columns]:
+        """Yield at least one batch. Raise as `is_kept`."""
+        for rows in self._rows(opened, is_kept):
+            yield rows.columns(names, columns)
+
+    def _rows(self, opened: Opened, is_kept: IsKept) -> Iterator[PackRows]:
         rows = PackRows(ROWS, BYTES)
         has_yielded = False
         packs = (body.as_py() for body in opened.bodies)
@@ -39,7 +41,7 @@ class PackOpener:
         ):
             each = _size(found)
             index = 0
-            for head, bodies in self._messages(message_id, pack, found, each):
+            for head, bodies in self._messages(message_id, pack, found, each, is_kept):
                 taken = 0
                 while taken < len(bodies):
                     if rows.is_full:
@@ -51,26 +53,26 @@ class PackOpener:
             yield rows
 
     def _messages(
-        self, message_id: int, pack: bytes, found: Attributes, each: int
+        self, message_id: int, pack: bytes, found: Attributes, each: int, is_kept: IsKept
     ) -> Iterable[tuple[Head | None, pa.BinaryArray]]:
         """Return the messages of a pack. A corrupt pack that is kept is returned itself, without a head."""
         if found is not KEPT:
             try:
-                if self._form.message_format == "inlongmsg":
-                    return unpack(pack, self._form.zone, self._form.max_unpacked, each)
-                from tubemq_spark.source.inlong_formats import open_message  # only this format needs its protobuf
+                if self.form.message_format == "inlongmsg":
+                    return unpack(pack, self.form.zone, self.form.max_unpacked, each)
+                from tubemq_spark.source.inlong.message_objs import open_message  # only this format needs its protobuf
 
                 return open_message(
-                    pack, found.own or {}, self._form.zone, self._form.max_unpacked, each, self._form.default_format
+                    pack, found.own or {}, self.form.zone, self.form.max_unpacked, each, self.form.default_format
                 )
             except ProtocolError as error:
-                if not self._is_kept(message_id, f"{error}{self._hint(found)}"):
+                if not is_kept(message_id, f"{error}{self._hint(found)}"):
                     return ()
         return [(None, binaries([pack]))]
 
     def _hint(self, found: Attributes) -> str:
         is_marked = not {"version", "msgEnType"}.isdisjoint(found.own or ())
-        if is_marked is (self._form.message_format == "inlong"):
+        if is_marked is (self.form.message_format == "inlong"):
             return ""
         if is_marked:
             return "; with option 'messageFormat' inlong it is opened as its attribute version or msgEnType says"

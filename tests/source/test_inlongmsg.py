@@ -27,7 +27,7 @@ from tests.inlong_packs import (
     with_attributes,
 )
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.source.inlong import Head, unpack
+from tubemq_spark.source.inlong.inlongmsg import Head, unpack
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

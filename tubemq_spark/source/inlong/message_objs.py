@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens messages of InLong's DataProxy by their own attributes (wire: InLong's `MessageDeserializer`).
 
-    version       0 plain body, 1 protobuf (V1), 2 InLongMsg (V0, see `inlong.py`)
+    version       0 plain body, 1 protobuf (V1), 2 InLongMsg (V0, see `inlongmsg.py`)
     msgEnType     if there is no `version`: the same numbers, or V0 or V1
     compressType  of V1: 0 or NONE, 1 or INLONG_GZ, 2 or INLONG_SNAPPY; none if it is missing
 
@@ -27,7 +27,15 @@ from tubemq_spark.protocol.message import MAX_ATTRIBUTES
 from tubemq_spark.protocol.pb.ProxySdk_pb2 import MessageObj
 from tubemq_spark.protocol.varint import read_varint
 from tubemq_spark.source.arrow_arrays import binaries, slices
-from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, Inside, microseconds, since_1970, unpack
+from tubemq_spark.source.inlong.inlongmsg import (
+    ATTRIBUTE_BYTES,
+    MESSAGE_BYTES,
+    Head,
+    Inside,
+    microseconds,
+    since_1970,
+    unpack,
+)
 
 _PLAIN, _V1, _V0 = 0, 1, 2
 _DEFAULTS = {"raw": _PLAIN, "inlongmsg": _V0}  # by the value of option `inlongDefaultFormat`
@@ -46,7 +54,7 @@ _MAX_VARINT = 10  # bytes
 def open_message(
     body: bytes, own: Mapping[str, str], zone: tzinfo, most: int, each: int, default: str = "inlongmsg"
 ) -> Inside:
-    """Return the messages of a body with the attributes `own`; other parameters as for `inlong.unpack`.
+    """Return the messages of a body with the attributes `own`; other parameters as for `inlongmsg.unpack`.
 
     `default` is what the body is if no attribute says so: `raw` or `inlongmsg`. Raise `ProtocolError` before the first
     message.
