@@ -64,7 +64,7 @@ class OutageLog:
     def __init__(self, timings: Timings = DEFAULT_TIMINGS) -> None:
         self.timings = timings
         self._outages: dict[Hashable, _Outage] = {}
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # of the outages; no text is made and no line is logged under it
 
     def forget(self) -> None:
         with self._lock:

@@ -27,7 +27,7 @@ class VisitToken:
         """`ask` asks the master and returns its token, or raises a `TubeMQError`."""
         self.value = value
         self._ask = ask
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # held while the master is asked, so that only one thread asks
 
     def __repr__(self) -> str:
         return f"<VisitToken {self.value}>"

@@ -39,12 +39,12 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
 LIMIT_PERIOD = 60.0  # seconds for which a data limit applies (wire: CFG_FC_MAX_LIMITING_DURATION)
 SHARE_PERIOD = 5.0  # seconds of one share of the limit (wire: CFG_FC_MAX_SAMPLING_PERIOD)
-_SHARES = 12
+_SHARES = 12  # of a limit for a minute: brokers count each 5 s
 
 _GMT_8 = 8 * 60  # minutes
 LONGEST_WAIT = 300_000  # milliseconds, the most that TubeMQ allows for a rule of type 3
 _INT, _LONG = 2**31 - 1, 2**63 - 1  # the greatest numbers of Java's types
-_LEAST_LAG = 21
+_LEAST_LAG = 21  # TubeMQ takes no rule with 20 or less (wire: FlowCtrlRuleHandler)
 LEAST_DATA_WAIT = 200  # milliseconds
 _MAX_TEXT = 100_000  # characters of a rule
 

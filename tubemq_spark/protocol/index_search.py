@@ -39,9 +39,9 @@ from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
 from tubemq_spark.protocol.message import check_sum, decode_attributes, split_payload
 
-NEIGHBOURHOOD = 1000  # index entries
+NEIGHBOURHOOD = 1000  # index entries: what producers send at the same time comes in any order, but near
 MOST_UNTIMED = 100_000  # messages
-_SAMPLES = 32
+_SAMPLES = 32  # positions
 _MINUTE = 60_000_000  # microseconds
 _A_MINUTE = timedelta(minutes=1)
 

@@ -18,6 +18,8 @@ from hashlib import sha256
 
 from tubemq_spark.protocol.metadata import Partition
 
+# A key's slot never changes, and few slots move when a partition is added. So many that partitions get nearly equal
+# shares, and so few that the owners of all are soon known. Another number would move keys of running queries.
 SLOTS = 4096
 
 

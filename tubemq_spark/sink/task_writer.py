@@ -27,7 +27,8 @@ from tubemq_spark.sink.value_formats import value_format
 from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
-# The rows of a batch that are converted from Arrow at a time, and their bytes if that is more than one row.
+# The rows of a batch that are converted from Arrow at a time, and their bytes if that is more than one row. Spark's
+# batches have 10 000 rows: as Python objects all at once they would take much more memory than as Arrow.
 _SLICE = 1000
 _SLICE_BYTES = 1 << 20
 

@@ -42,7 +42,7 @@ _TESTS: Mapping[type[spark.Filter], Callable[[Any, Any], Any]] = {
     spark.IsNotNull: lambda value, given: True,
 }
 
-_NO_BOUND = 1 << 62
+_NO_BOUND = 1 << 62  # beyond each position, with room to add one in 64 bits
 
 
 @dataclass

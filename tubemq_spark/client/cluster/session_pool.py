@@ -36,7 +36,7 @@ class BrokerHealth:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.failing: Mapping[Endpoint, Backoff] = {}  # replaced under the lock, never changed
         self._clock = clock
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # for writers; who reads has a mapping that does not change
 
     def failed(self, endpoint: Endpoint) -> None:
         with self._lock:
@@ -70,7 +70,7 @@ class ProducerSessions:
     def __init__(self) -> None:
         self._owner = runtime.current()
         self._entries: dict[ClientSettings, SharedSession] = {}
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # of the entries and their users; no master is asked under it
         self._stop_watching: Callable[[], None] | None = None
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ class ConnectAttempt:
         self._settings = settings
         self._failed = failed
         self._lease = ExitStack()
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # of the three below: the attempt has a thread of its own
         self._result: Connection | TransportError | ProtocolError | None = None
         self._waiting = 1  # producers that wait for the result
         self._taken = False
@@ -113,7 +113,7 @@ class ConnectAttempts:
         self._token = token
         self._unreachable = unreachable
         self._last: dict[Broker, ConnectAttempt] = {}
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # of the dictionary: without it, two producers would begin two attempts
 
     def to(self, broker: Broker) -> ConnectAttempt:
         """Return the attempt that is running, or a new one. The caller must `take` or `close` it."""

@@ -30,7 +30,7 @@ class ConnectionPool:
         self._owner = runtime.current()
         self._idle: list[tuple[Key, Connection]] = []  # those used last at the end
         self._elsewhere: set[Broker] = set()  # at whose address another broker was met last
-        self._lock = system.Lock()
+        self._lock = system.Lock()  # of both; nobody connects or sends under it
 
     def __repr__(self) -> str:
         with self._lock:
