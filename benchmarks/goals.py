@@ -131,7 +131,16 @@ def _of_driver() -> Iterable[Goal]:
     )
 
 
-GOALS: tuple[Goal, ...] = (*_of_reads(), *_of_writes(), *_of_packs(), *_of_driver())
+def _of_faults() -> Iterable[Goal]:
+    # One batch waits 10 of the 15 s for the silent broker. If a second one waited, too, nothing would be left.
+    bounds = {"silent broker": 0.25, "full broker": 0.5, "broker that refuses the topic": 0.5, "stopped broker": 0.5}
+    for fault, bound in bounds.items():
+        before, during, after = (Key("faults", f"{fault}: {phase}") for phase in ("before", "during", "after"))
+        yield _at_least(f"rows/s during the fault against before, {fault}", bound, during, before)
+        yield _at_least(f"rows/s after the fault against before, {fault}", 0.7, after, before)
+
+
+GOALS: tuple[Goal, ...] = (*_of_reads(), *_of_writes(), *_of_packs(), *_of_driver(), *_of_faults())
 
 
 def table(results: Results) -> str:

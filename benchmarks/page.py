@@ -22,6 +22,7 @@ _OTHERS = {
     "small": "A small micro-batch",
     "idle": "An idle query",
     "driver": "CPU time of the driver with 1000 partitions",
+    "faults": "Small batches and one faulty broker of three",
 }
 _NONE = "No results are stored yet. `make bench` measures them and fills this section.\n"
 

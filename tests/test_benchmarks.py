@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import goals, page, parts, results, scaling
+from benchmarks import faults, goals, page, parts, results, scaling
 from benchmarks.__main__ import main
-from benchmarks.results import CPU, MEMORY, RATE, Key, PartResult, Results, Row
+from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, PartResult, Results, Row
 from benchmarks.rounds import Recorder, Runner, Sample, alternate
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.settings import ClientSettings
 
 KEY = Key("read", "PartitionReader, one process", RATE, "own stores", 100)
 
@@ -122,6 +125,35 @@ def test_small_runs_do_not_replace_the_stored_results(capsys: pytest.CaptureFixt
 def test_lists_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(parts.NAMES)
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS)
+def test_a_faulty_broker_stores_nothing_until_its_fault_ends(fault: str) -> None:
+    cluster = faults.Cluster()
+    options = {"tubemq.master": cluster.master(), "tubemq.rpc.timeoutMs": "1000"}
+    writer = faults.Writer(ClientSettings.from_options(options))
+    assert writer.write() > 0
+    cluster.begin(fault)
+    assert (writer.write(), writer.write()) == (0, 0)
+    cluster.end()
+    writer.settings = replace(writer.settings, rpc_timeout=60.0)  # a new session, which knows no failures
+    assert writer.write() > 0
+    cluster.check(writer.count, fault)
+    with pytest.raises(RuntimeError, match=f"{fault}: 1200 of 1201 rows are stored, in 1200 messages"):
+        cluster.check(writer.count + 1, fault)
+    forget_servers()
+
+
+def test_the_rates_of_a_fault_count_the_batches_that_end_in_each_phase() -> None:
+    ended = {1.0: 100, 3.9: 100, 14.0: 0, 21.0: 0, 24.5: 79, 25.5: 80, 26.0: 100}
+    batches = [faults.Batch(*one) for one in ended.items()]
+    assert faults.figures(batches, (4.0, 16.0, 6.0)) == [
+        ("before", RATE, 150.0),
+        ("during", RATE, 300 / 16),
+        ("after", RATE, 150.0),
+        (faults.USED_AGAIN, MILLISECONDS, 5500.0),
+    ]
+    assert faults.figures(batches[:5], (4.0, 16.0, 6.0))[-1] == (faults.USED_AGAIN, MILLISECONDS, 6000.0)
 
 
 def linear(factor: float = 1.0, power: float = 1.0) -> dict[int, dict[str, float]]:
