@@ -77,6 +77,9 @@ class Cluster:
         if different != count or (len(bodies) > count and fault != STOPPED):
             raise RuntimeError(f"{fault}: {different} of {count} rows are stored, in {len(bodies)} messages")
 
+    def close(self) -> None:
+        self._tubemq.close()
+
 
 class Writer:
     """Writes batches of rows that all differ; `count` of them so far."""

@@ -142,6 +142,7 @@ def test_a_faulty_broker_stores_nothing_until_its_fault_ends(fault: str) -> None
     with pytest.raises(RuntimeError, match=f"{fault}: 1200 of 1201 rows are stored, in 1200 messages"):
         cluster.check(writer.count + 1, fault)
     forget_servers()
+    cluster.close()
 
 
 def test_the_rates_of_a_fault_count_the_batches_that_end_in_each_phase() -> None:
