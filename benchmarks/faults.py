@@ -11,6 +11,7 @@ ones leave it out. Afterwards there is time for the longest pause until a broker
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -34,7 +35,7 @@ FAULTS: dict[str, Callable[[Calls], Fault] | None] = {
     "broker that refuses the topic": lambda sends: sends.fail(ErrCode.FORBIDDEN),
     STOPPED: None,
 }
-PHASES = BEFORE, DURING, AFTER = "before", "during", "after"
+PHASES = "before", "during", "after"
 USED_AGAIN = "until it gets its share of rows again"  # from the end of the fault; the time of `after`, if it is longer
 
 ROWS = 300  # of a batch
@@ -106,10 +107,13 @@ class Batch(NamedTuple):
 
 def measure(scale: Scale, record: Recorder) -> None:
     seconds = [scale.seconds(one) for one in _SECONDS]
-    for fault in FAULTS:
-        batches = _disturbed(fault, *seconds)
-        for name, quantity, value in figures(batches, seconds):
-            record.add(f"{fault}: {name}", quantity, [value])
+    values = defaultdict(list)
+    for _ in range(scale.rounds):
+        for fault in FAULTS:
+            for name, quantity, value in figures(_disturbed(fault, *seconds), seconds):
+                values[f"{fault}: {name}", quantity].append(value)
+    for (name, quantity), found in values.items():
+        record.add(name, quantity, found)
 
 
 def _disturbed(fault: str, before: float, during: float, after: float) -> list[Batch]:
@@ -150,7 +154,7 @@ def figures(batches: Sequence[Batch], seconds: Sequence[float]) -> list[tuple[st
 PART = Part(
     "faults",
     "small batches before, during and after a fault of one broker of three",
-    3,
+    8,
     tuple(
         Key("faults", f"{fault}: {name}", quantity)
         for fault in FAULTS
