@@ -29,13 +29,13 @@ class _OutOfTimeError(Exception):
 
 
 class Reduction:
-    """Plays variants of a schedule, within `seconds`. `breach` stays: its invariant and, apart from numbers, the begin
-    of its text, so that nothing else that is broken takes its place."""
+    """Plays variants of a schedule, within `seconds` of CPU time. `breach` stays: its invariant and, apart from
+    numbers, the begin of its text, so that nothing else that is broken takes its place."""
 
     def __init__(self, family: str, seed: int, breach: Breach, seconds: float = _SECONDS) -> None:
         self.family, self.seed, self.breach = family, seed, breach
         self._shape = shape(breach.text)[:_SAME]
-        self._end = time.monotonic() + seconds
+        self._end = time.process_time() + seconds
 
     def find(self, choices: Choices) -> Breach | None:
         """Return the breach that these choices lead to, if it is the one to keep."""
@@ -51,7 +51,7 @@ class Reduction:
         return invariant == self.breach.invariant and shape(text)[:_SAME] == self._shape
 
     def _keeps(self, choices: Choices) -> bool:
-        if time.monotonic() > self._end:
+        if time.process_time() > self._end:
             raise _OutOfTimeError
         return self.find(choices) is not None
 
