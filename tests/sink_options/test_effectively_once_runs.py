@@ -12,7 +12,6 @@ import pytest
 from tests.clusters.embedded import EmbeddedCluster
 from tests.sink_options.effectively_once import (
     Start,
-    assert_each_stored_once,
     new_workers,
     plan_batch,
     rows,
@@ -20,7 +19,7 @@ from tests.sink_options.effectively_once import (
 from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.errors import DataLossError, FencedError
+from tubemq_spark.errors import DataLossError
 
 
 def write(
@@ -61,18 +60,6 @@ def test_a_batch_asks_once_where_each_partition_ends(start: Start) -> None:
         written = copy.write(batches(some, schema(some)))
     source.streamWriter(schema(some), False).commit([written], 0)
     assert claims.fired == 3
-
-
-def test_the_older_of_two_runs_is_fenced(start: Start) -> None:
-    cluster, task, some = start(), Task(), rows("0", 5)
-    older = plan_batch(cluster, some)
-    written = older.write(some, task)
-    newer = plan_batch(cluster, some)
-    assert newer.write(some, task.restarted()).already_stored == 5
-    with pytest.raises(FencedError, match="two runs use one checkpoint"):
-        older.commit([written], 0)
-    newer.commit([newer.write(some, task.again())], 0)
-    assert_each_stored_once(cluster, some)
 
 
 @pytest.mark.parametrize("topic", ["demo", None], ids=["option", "column"])

@@ -19,12 +19,10 @@ from types import MappingProxyType
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.latency import LOW_LATENCY
-from tests.clusters import LAYOUTS, Cluster
-from tests.clusters.embedded import embedded_cluster
+from tests.clusters import Cluster
 from tests.messages import Sent, numbered, partitions, send
 from tests.real.processes import members, parent, read
 from tests.rounds import Rounds
@@ -51,14 +49,8 @@ class Producer(Rounds):
     def __init__(self, cluster: Cluster, topics: list[str]) -> None:
         super().__init__(0.3, self._send)  # seconds; each scan of the output reads all of it
         self._cluster = cluster
-        self._targets: list[Partition] = []
-        self.add(*topics)
+        self._targets = [partition for topic in topics for partition in partitions(cluster, topic)]
         self._parts: list[dict[Partition, list[Sent]]] = []
-
-    def add(self, *topics: str) -> None:
-        """Send to these topics too."""
-        more = [partition for topic in topics for partition in partitions(self._cluster, topic)]
-        self._targets = [*self._targets, *more]
 
     @property
     def sent(self) -> list[dict[Partition, list[Sent]]]:
@@ -129,6 +121,12 @@ class Copy:
             assert process.stdin is not None
             with suppress(BrokenPipeError):
                 process.stdin.close()
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop the query; its process starts it again."""
+        assert process.stdin is not None
+        process.stdin.write(b"stop\n")
+        process.stdin.flush()
 
     def wait_for_more_batches(self, count: int) -> None:
         """Wait until `count` more micro-batches are logged."""
@@ -218,40 +216,6 @@ def kill_a_worker(session: int, chance: random.Random) -> bool:
     return bool(workers)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "runs"),
-    [
-        pytest.param("embedded", 3, id="embedded", marks=pytest.mark.thorough),
-        pytest.param("real", 2, id="real", marks=[pytest.mark.real, pytest.mark.thorough]),
-    ],
-    indirect=["cluster"],
-)
-def test_each_message_once_whatever_dies(
-    source: Source, queries: Queries, tmp_path: Path, chance: random.Random, runs: int
-) -> None:
-    copy = Copy(source, tmp_path)
-    with Producer(source.cluster, copy.topics) as producer:
-        for run in range(runs):
-            with copy.running() as process:
-                # The first kill is in the first micro-batch, later ones are anywhere.
-                copy.wait_for_more_batches(chance.randint(1, 2) if run else 1)
-                for event in chance.choices(["worker", "stop"], k=3 if run else chance.randint(0, 2)):
-                    time.sleep(chance.uniform(0, 1.5))
-                    if event == "worker":
-                        kill_a_worker(process.pid, chance)
-                    else:
-                        assert process.stdin is not None
-                        process.stdin.write(b"stop\n")
-                        process.stdin.flush()
-                    copy.wait_for_more_batches(1)
-                time.sleep(chance.uniform(0, 0.5))
-                kill(process.pid, chance.choice([None, "java"]))
-                if chance.random() < 0.5:  # else its Python processes may disturb the next run
-                    copy.finish(queries)
-    copy.finish(queries)
-    copy.check(producer.sent)
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
@@ -272,35 +236,17 @@ def test_each_message_once_when_drivers_are_killed_at_random(
             with copy.running() as process:
                 copy.wait_for_more_batches(1)
                 time.sleep(chance.expovariate(1))  # within a micro-batch, its commit, or between two
-                if chance.random() < 0.5:
-                    kill_a_worker(process.pid, chance)
-                    time.sleep(chance.expovariate(2))
-                kill(process.pid, chance.choice([None, "java"]))
+                match chance.choice(["worker", "stop", "nothing"]):
+                    case "worker":
+                        kill_a_worker(process.pid, chance)
+                        time.sleep(chance.expovariate(2))
+                    case "stop":
+                        copy.stop(process)
+                        copy.wait_for_more_batches(1)
+                kill(process.pid, chance.choice([None, "java"]))  # Python processes may disturb the next run
             print(f"kill {number + 1}: {len(numbers(copy.checkpoint / 'commits'))} micro-batches committed", flush=True)
     copy.finish(queries)
     copy.check(producer.sent)
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(1800)
-def test_each_message_once_when_drivers_are_killed_while_topics_appear(
-    queries: Queries, spark: SparkSession, group: str, tmp_path: Path, chance: random.Random
-) -> None:
-    with embedded_cluster() as cluster:
-        copy = Copy(Source(spark, cluster, group), tmp_path)
-        pattern = "|".join([*copy.topics, "new_.*"])
-        copy.reading |= {"subscribe": None, "subscribePattern": pattern, "metadataIntervalMs": 200}
-        copy.reading["tubemq_admin_address"] = cluster.web_master
-        with Producer(cluster, copy.topics) as producer:
-            for number in range(10):
-                with copy.running() as process:
-                    copy.wait_for_more_batches(1)
-                    cluster.create(f"new_{number}", LAYOUTS[chance.choice(["one", "three"])])
-                    producer.add(f"new_{number}")
-                    time.sleep(chance.expovariate(1))
-                    kill(process.pid, chance.choice([None, "java"]))
-        copy.finish(queries)
-        copy.check(producer.sent)
 
 
 @pytest.mark.thorough
