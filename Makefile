@@ -45,7 +45,7 @@ test-release: $(STAMP) java  ## the contract and the differential tests, on the 
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
 
 faults: $(STAMP) java  ## bad networks, dying servers, hostile ones: real TubeMQ, in real time
-	$(PY) -m pytest tests/network tests/spark/test_hostile_servers.py
+	$(PY) -m pytest benchmarks/faults tests/spark/test_hostile_servers.py
 
 simulate: $(STAMP)  ## ten minutes of schedules in a simulated world; SIMULATE="--minutes 60" for more, SIMULATE=--all for all empty cells
 	$(PY) -m tests.simulation $(SIMULATE)
@@ -102,7 +102,7 @@ bench: $(VENV)/.bench .venv-user/.made java  ## measure against limits, the Java
 
 .PHONY: soak cluster
 soak: $(VENV)/.bench java  ## an hour of queries on a real TubeMQ under faults; SOAK="--minutes 180" for longer
-	$(PY) -m tests.soak $(SOAK)
+	$(PY) -m benchmarks.soak $(SOAK)
 
 cluster: $(STAMP) java  ## the wheel on a standalone Spark cluster and a real TubeMQ; CLUSTER="--manager yarn" for YARN
 	$(NOX) cluster -- $(CLUSTER)

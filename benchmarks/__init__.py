@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements: `python -m benchmarks`, see docs/performance.md."""
+"""Measurements: `python -m benchmarks`, see docs/performance.md. Long trials: `soak` and `faults`."""

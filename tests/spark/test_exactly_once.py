@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -24,8 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.latency import LOW_LATENCY
 from tests.clusters import Cluster
 from tests.messages import Sent, numbered, partitions, send
-from tests.real.processes import members, parent, read
 from tests.rounds import Rounds
+from tests.spark.kills import kill, kill_a_worker
 from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
 from tests.spark_jvm import quick_start
 from tubemq_spark.protocol.metadata import Partition
@@ -186,34 +185,6 @@ class Copy:
             )
             for row in rows
         )
-
-
-def kill(session: int, program: str | None = None) -> None:
-    """Kill all processes of a session, or those of one program. (Python workers leave the process group.)"""
-
-    def killed() -> bool:
-        pids = [pid for pid in members(session) if program in (None, read(pid, "comm").decode().strip())]
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return not pids
-
-    wait_for(killed, f"the end of session {session}")
-
-
-def runs_tasks(pid: int) -> bool:
-    """Return True for the daemon of Spark's task workers and for the workers."""
-    return b"pyspark.worker" in read(pid, "cmdline").split(b"\0")
-
-
-def kill_a_worker(session: int, chance: random.Random) -> bool:
-    """Kill one of the Python processes that run tasks. Return False if there is none."""
-    daemons = {pid for pid in members(session) if runs_tasks(pid)}
-    workers = sorted(pid for pid in daemons if parent(pid) in daemons)
-    if workers:
-        with suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
-    return bool(workers)
 
 
 @pytest.mark.thorough

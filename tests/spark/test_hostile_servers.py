@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from tests.network import hostile
 from tests.network.hostile import Spoiled
-from tests.network.memory import PeakMemory
 from tests.network.proxied import Proxied
 from tests.network.proxy import Network
+from tests.spark.memory import PeakMemory
 from tests.spark.queries import Queries, run_to_the_end
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.constants import Method

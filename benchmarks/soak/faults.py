@@ -7,10 +7,10 @@ import random
 import time
 from collections.abc import Callable
 
-from tests.soak.clock import SteppedClock
-from tests.soak.programs import Program, Query
-from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
-from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER
+from benchmarks.soak.clock import SteppedClock
+from benchmarks.soak.programs import Program, Query
+from benchmarks.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
+from benchmarks.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER
 
 _FURTHEST_STEP = 1800.0  # seconds
 _PATIENCE = 600.0  # seconds

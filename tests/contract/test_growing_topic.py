@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.clusters.servers import EMBEDDED, PREFIXED_THOROUGHLY, REAL_THOROUGHLY, running
-from tests.network.jobs import Jobs
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
+from tests.without_spark.jobs import Jobs
 from tubemq_spark.cli.topics import change_topic, is_ready
 from tubemq_spark.client.admin_api import AdminApi
 from tubemq_spark.protocol.metadata import parse_addresses

@@ -4,26 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from benchmarks.faults.scenarios import seconds
 from tests import reading
-from tests.clocks import UseTimings
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
 from tests.messages import numbered, send
-from tests.network.jobs import Jobs
-from tests.network.scenarios import seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
+from tests.without_spark.jobs import Jobs
 from tests.without_spark.source import Stream, bodies
 from tubemq_spark.cli.topics import configure_topic, deployments, is_ready, remove_topic
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.admin_api import AdminApi
+from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition, parse_addresses
-
-pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 USES = ("running", "starting", "standby_first", "none", "deleted")
 OUTAGE = seconds(20, 600)  # seconds without a master
@@ -130,9 +129,10 @@ def test_a_topic_is_deleted_before_the_active_master_dies(cluster: RealCluster) 
 
 
 @pytest.mark.parametrize("masters", [1, 2], ids=["restarts", "fails over"])
-def test_a_master_forgets_a_query_whose_topic_was_deleted(use_timings: UseTimings, masters: int) -> None:
+def test_a_master_forgets_a_query_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch, masters: int) -> None:
     """The driver asks the master whether the topic is gone, before a heartbeat could register the query again."""
-    use_timings(heartbeat_period=3600.0)
+    timings = replace(DEFAULT_TIMINGS, heartbeat_period=3600.0)
+    monkeypatch.setattr("tubemq_spark.client.settings.DEFAULT_TIMINGS", timings)
     with needs_tools():
         cluster = RealCluster(topics={"stays": TopicSpec(settings=FLUSH_SOON)}, brokers=1, masters=masters)
     stays, goes = Partition(1, "stays", 0), Partition(1, "goes", 0)

@@ -12,13 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.soak.clock import SteppedClock
+from benchmarks.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from tests.real.processes import members
-from tests.soak.clock import SteppedClock
-from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
-from tests.spark.test_exactly_once import ROOT, kill, kill_a_worker
+from tests.spark.kills import kill, kill_a_worker
 from tests.spark_home import spark_home
 from tests.spark_jvm import quick_start
 
+_ROOT = Path(__file__).parents[2]
 RETRY_MS = "180000"  # on a busy machine a broker may need more than the default to start
 # A heap of one size and few retained results: Spark fills both within minutes, and a leak is what comes on top.
 _HEAP = "512m"
@@ -54,7 +55,7 @@ class Program:
         with open(self._log, "a") as log:
             self._process = subprocess.Popen(
                 self._command,
-                cwd=ROOT,
+                cwd=_ROOT,
                 env=self._env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if self.name == "producer" else log,
@@ -186,4 +187,4 @@ class Query(Program):
 
 def producer(tubemq: SoakTubeMQ, folder: Path, rate: float, size: int) -> Program:
     given = {"master": tubemq.master, "topic": INPUT, "rate": rate, "size": size, "log": str(folder / "sent.jsonl")}
-    return Program("producer", "tests.soak.producer", given, folder, {})
+    return Program("producer", "benchmarks.soak.producer", given, folder, {})

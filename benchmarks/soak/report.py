@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.soak.flatness import Comparison
-from tests.soak.ledger import Finding
-from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window
+from benchmarks.soak.flatness import Comparison
+from benchmarks.soak.ledger import Finding
+from benchmarks.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window
 
 SAMPLES, FAULTS, VERDICT, REPORT = "samples.jsonl", "faults.jsonl", "verdict.json", "soak.md"
 

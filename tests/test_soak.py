@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.clock import SteppedClock
-from tests.soak.flatness import FEWEST, Comparison, Quantity, Sample, compare
-from tests.soak.ledger import Ledger, body
-from tests.soak.report import table
-from tests.soak.samples import unclaimed
-from tests.soak.timetable import Window
+from benchmarks.soak.clock import SteppedClock
+from benchmarks.soak.flatness import FEWEST, Comparison, Quantity, Sample, compare
+from benchmarks.soak.ledger import Ledger, body
+from benchmarks.soak.report import table
+from benchmarks.soak.samples import unclaimed
+from benchmarks.soak.timetable import Window
 
 MEMORY = Quantity("memory", "MB", "memory")
 FILES = Quantity("files", "", "files", is_count=True)

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults.scenarios import seconds
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
-from tests.network.jobs import Jobs
-from tests.network.scenarios import seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tests.without_spark.jobs import Jobs
 from tubemq_spark.client import forget_servers
-
-pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 SIZE = 64  # megabytes of the file system of broker 1
 TOPIC = "full_disk"

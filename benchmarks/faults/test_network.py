@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.faults.scenarios import SCENARIOS, Scenario
 from tests.clusters import Cluster
-from tests.clusters.servers import REAL_THOROUGHLY, running
-from tests.network.jobs import RETRY_FOR, Jobs
+from tests.clusters.servers import REAL, running
 from tests.network.proxied import Proxied
 from tests.network.proxy import Network
-from tests.network.scenarios import SCENARIOS, Scenario
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tests.without_spark.jobs import RETRY_FOR, Jobs
 
 TOPICS = {f"network_{number}": TopicSpec(partitions=2, settings=FLUSH_SOON) for number in range(len(SCENARIOS))}
 
 
-@pytest.fixture(scope="module", params=REAL_THOROUGHLY)
+@pytest.fixture(scope="module", params=REAL)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(request.param, topics=TOPICS) as own:
         yield own

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The producer, in a process of its own: numbered messages at a constant rate, no message sent twice.
 
-    python -m tests.soak.producer '{"master": "host:port", "rate": 300, "size": 120, "log": "sent.jsonl", …}'
+    python -m benchmarks.soak.producer '{"master": "host:port", "rate": 300, "size": 120, "log": "sent.jsonl", …}'
 
 The connector's own producer repeats failed sends, so an input could have a message twice. This one notes a failed send
 as unknown and goes on with the next number. Each line of the log has the outcome of one round. `pause` and `resume` on
@@ -16,8 +16,8 @@ import sys
 import time
 from typing import Any
 
+from benchmarks.soak.ledger import body
 from tests.messages import send_call
-from tests.soak.ledger import body
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.faults.scenarios import FULL_TIMES, seconds
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
-from tests.network.jobs import RETRY_FOR, Jobs
-from tests.network.scenarios import FULL_TIMES, seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tests.without_spark.jobs import RETRY_FOR, Jobs
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import DataLossError
-
-pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 USES = ("killed", "hangs", "hangs_long", "stops", "loses")
 LONG = 300.0  # seconds

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.soak`: run queries on a real TubeMQ under faults, and check that nothing is lost, doubled or grows.
+"""`python -m benchmarks.soak`: run queries on a real TubeMQ under faults. Nothing may be lost, doubled or grow.
 
-    python -m tests.soak --minutes 60                 as `make soak`
-    python -m tests.soak --minutes 3 --rate 100       tries the programs out; too short to judge what grows
+    python -m benchmarks.soak --minutes 60                 as `make soak`
+    python -m benchmarks.soak --minutes 3 --rate 100       tries the programs out; too short to judge what grows
 
 The release is 1.2.0, or the one whose server jars are in the folder TUBEMQ_SERVER_JARS. The output folder has the
 samples, the faults, the logs, the verdict and the report. The status is 1 if anything is wrong.
@@ -23,16 +23,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.soak import report
-from tests.soak.clock import SteppedClock
-from tests.soak.faults import Faults, wait_for
-from tests.soak.flatness import compare
-from tests.soak.ledger import Ledger
-from tests.soak.outputs import OutputReader
-from tests.soak.programs import Program, Query, producer
-from tests.soak.samples import QUANTITIES, Sampler, unclaimed
-from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
-from tests.soak.timetable import Timetable, timetable
+from benchmarks.soak import report
+from benchmarks.soak.clock import SteppedClock
+from benchmarks.soak.faults import Faults, wait_for
+from benchmarks.soak.flatness import compare
+from benchmarks.soak.ledger import Ledger
+from benchmarks.soak.outputs import OutputReader
+from benchmarks.soak.programs import Program, Query, producer
+from benchmarks.soak.samples import QUANTITIES, Sampler, unclaimed
+from benchmarks.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
+from benchmarks.soak.timetable import Timetable, timetable
 from tests.spark.queries import TOO_LATE
 from tests.spark_jvm import quick_start
 
@@ -200,7 +200,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the run (default: 60)")
     parser.add_argument("--rate", type=float, default=300.0, help="messages per second (default: 300)")

@@ -11,10 +11,10 @@ import json
 import threading
 from pathlib import Path
 
+from benchmarks.soak.ledger import Ledger
+from benchmarks.soak.programs import RETRY_MS
+from benchmarks.soak.servers import OUTPUTS, SoakTubeMQ
 from tests.rounds import Rounds
-from tests.soak.ledger import Ledger
-from tests.soak.programs import RETRY_MS
-from tests.soak.servers import OUTPUTS, SoakTubeMQ
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.metadata import Partition

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tests.soak.timetable import Window
+from benchmarks.soak.timetable import Window
 
 LIMIT = 0.05  # growth
 FEWEST = 5  # values in a window

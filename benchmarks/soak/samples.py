@@ -15,15 +15,15 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from benchmarks.soak.flatness import Quantity, Sample
+from benchmarks.soak.ledger import Ledger
+from benchmarks.soak.outputs import OutputReader
+from benchmarks.soak.programs import Query
+from benchmarks.soak.servers import PARTITIONS, SoakTubeMQ
 from tests.real.admin import AdminError
 from tests.real.jars import tool
 from tests.rounds import Rounds
-from tests.soak.flatness import Quantity, Sample
-from tests.soak.ledger import Ledger
-from tests.soak.outputs import OutputReader
-from tests.soak.programs import Query
-from tests.soak.servers import PARTITIONS, SoakTubeMQ
-from tests.spark.test_exactly_once import runs_tasks
+from tests.spark.kills import runs_tasks
 from tubemq_spark.client.timings import DEFAULT_TIMINGS
 
 PERIOD = 5.0  # seconds
