@@ -33,7 +33,7 @@ from benchmarks.soak.programs import Program, Query, producer
 from benchmarks.soak.samples import QUANTITIES, Sampler, unclaimed
 from benchmarks.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from benchmarks.soak.timetable import Timetable, timetable
-from tests.spark.queries import TOO_LATE
+from tests.matrix.queries import TOO_LATE
 from tests.spark_jvm import quick_start
 
 _TRIGGER = 4.0  # seconds

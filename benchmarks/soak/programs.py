@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.soak.clock import SteppedClock
 from benchmarks.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
+from tests.matrix.queries import numbers
 from tests.real.processes import members
 from tests.spark.kills import kill, kill_a_worker
 from tests.spark_home import spark_home
@@ -175,8 +176,7 @@ class Query(Program):
 
     def committed(self) -> int:
         """Return how many micro-batches are committed, by the number of the last one."""
-        numbers = [int(file.name) for file in (self.checkpoint / "commits").glob("[0-9]*")]
-        return max(numbers, default=-1) + 1
+        return max(numbers(self.checkpoint / "commits"), default=-1) + 1
 
     def own_ends(self) -> list[str]:
         """Return the errors with which the query ended by itself."""

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from benchmarks.latency import LOW_LATENCY
 from tests.certificates import Authority
 from tests.inlong_packs import pack_grouped
-from tests.spark.queries import wait_for
+from tests.matrix.queries import wait_for
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 # The addresses that pages use for masters

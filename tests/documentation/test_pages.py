@@ -14,7 +14,7 @@ from tests.certificates import Authority, Certificate
 from tests.documentation.pages import SHELL, Shell, blocks, check_shell_syntax, pages
 from tests.documentation.preparations import ADDRESS, PREPARATIONS, Given
 from tests.documentation.test_translations import TRANSLATIONS
-from tests.spark.queries import TOO_LATE
+from tests.matrix.queries import TOO_LATE
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.documentation.pages import ROOT, RUN, Shell, blocks
 from tests.documentation.preparations import ADDRESS
-from tests.spark.queries import wait_for
+from tests.matrix.queries import wait_for
 from tubemq_spark.client import forget_servers
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS

@@ -19,7 +19,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.documentation.pages import Block, Shell, blocks
 from tests.documentation.preparations import ADDRESS
-from tests.spark.queries import came_too_late, wait_for
+from tests.matrix.queries import wait_for
+from tests.spark.queries import came_too_late
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import EmbeddedTubeMQ
 

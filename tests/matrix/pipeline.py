@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for tests with one cluster and one Spark: frames, queries, and the content of topics and checkpoints."""
+"""What tests with one cluster and one Spark do: read, write, start queries, compare topics and checkpoints."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.matrix.queries import Frames, logged_offsets, numbers, run_to_the_end, wait_for
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 T = TypeVar("T")
@@ -25,28 +24,15 @@ CONNECT = os.environ.get("MATRIX_CONNECT") == "1"
 HAS_READ_LIMITS = tuple(map(int, re.findall(r"\d+", pyspark.__version__)[:2])) >= (4, 2)
 
 
-class Pipeline:
+class Pipeline(Frames):
     """Frames and queries of one cluster, and the content of its topics."""
 
     def __init__(self, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> None:
-        self.spark = spark
+        client = {"tubemq.master": tubemq.master, "tubemq.group": "matrix"}
+        super().__init__(spark, {**client, "startingOffsets": "earliest"})
         self.tubemq = tubemq
         self.checkpoint = folder / "checkpoint"
         self._started: list[StreamingQuery] = []
-
-    def options(self, topic: str, **others: object) -> dict[str, str]:
-        given = {"tubemq.master": self.tubemq.master, "tubemq.group": "matrix", **others}
-        given["subscribe" if "tubemq.admin.address" not in given else "subscribePattern"] = topic
-        return {name: json.dumps(value) if isinstance(value, Mapping) else str(value) for name, value in given.items()}
-
-    def batch(self, topic: str, schema: str | None = None, **options: object) -> DataFrame:
-        reader = self.spark.read.format("tubemq").options(**self.options(topic, **options))
-        return (reader if schema is None else reader.schema(schema)).load()
-
-    def stream(self, topic: str, schema: str | None = None, **options: object) -> DataFrame:
-        given = self.options(topic, **{"startingOffsets": "earliest", **options})
-        reader = self.spark.readStream.format("tubemq").options(**given)
-        return (reader if schema is None else reader.schema(schema)).load()
 
     def write(self, frame: DataFrame, topic: str | None = None, **options: str) -> None:
         given = {"tubemq.master": self.tubemq.master, **({} if topic is None else {"topic": topic}), **options}
@@ -66,7 +52,7 @@ class Pipeline:
 
     def run_to_the_end(self, frame: DataFrame, topic: str) -> StreamingQuery:
         query = self.copy(frame, topic, availableNow=True)
-        assert query.awaitTermination(240), f"it goes on: {query.status}"
+        run_to_the_end(query)
         return query
 
     def stop(self) -> None:
@@ -81,15 +67,8 @@ class Pipeline:
     def bodies(self, topic: str) -> Counter[bytes]:
         return Counter(message.body for message in self.tubemq.messages(topic))
 
-    def wait_for(self, condition: Callable[[], T], what: str, timeout: float = 240.0) -> T:
-        deadline = time.monotonic() + timeout
-        while not (found := condition()):
-            for query in self._started:
-                if not query.isActive and (problem := query.exception()) is not None:
-                    raise problem
-            assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-            time.sleep(0.05)
-        return found
+    def wait_for(self, condition: Callable[[], T], what: str) -> T:
+        return wait_for(condition, what, *self._started)
 
     def wait_for_copies(self, topic: str, wanted: Counter[bytes]) -> None:
         """Wait until the topic has all bodies and the micro-batch of the last one is committed."""
@@ -100,13 +79,10 @@ class Pipeline:
     # The checkpoint
 
     def numbers(self, log: str) -> list[int]:
-        return sorted(int(file.name) for file in (self.checkpoint / log).glob("[0-9]*"))
+        return numbers(self.checkpoint / log)
 
     def end(self, batch_id: int) -> dict[str, dict[str, int]]:
-        """Return the end of a micro-batch from the offset log."""
-        text = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
-        offsets: dict[str, dict[str, int]] = json.loads(text)["offsets"]
-        return offsets
+        return logged_offsets(self.checkpoint, batch_id)
 
     def forget_commit(self) -> int:
         """Remove the last entry of the commit log, as after a crash of Spark before it; return its number."""

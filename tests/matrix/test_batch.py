@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
 from tests.matrix.pipeline import Pipeline
+from tests.matrix.queries import run_to_the_end
 from tubemq_spark.columns import READ
 from tubemq_spark.inlong import parse_csv, parse_kv, unpack
 
@@ -48,14 +49,16 @@ def test_columns_of_a_schema(pipe: Pipeline) -> None:
     for number in range(30):
         kind = ("order", "click")[number % 2]
         pipe.tubemq.send("from", b"%d" % number, number % 2, attributes={"n": f"{number}"}, msg_type=kind)
-    frame = pipe.batch("from", "message_id BIGINT, value BINARY, attributes MAP<STRING, STRING>", filters="order")
+    frame = pipe.batch(
+        "from", schema="message_id BIGINT, value BINARY, attributes MAP<STRING, STRING>", filters="order"
+    )
     assert frame.columns == ["message_id", "value", "attributes"]
     found = {bytes(row.value): row.attributes for row in frame.collect()}
     assert found == {b"%d" % number: {"n": f"{number}"} for number in range(0, 30, 2)}
     pipe.write(frame, "into")
     assert [(m.body, m.attributes) for m in pipe.tubemq.messages("into")] == list(found.items())
     with pytest.raises(PySparkException) as caught:
-        pipe.batch("from", "value STRING, body BINARY").collect()
+        pipe.batch("from", schema="value STRING, body BINARY").collect()
     assert "ConfigError: the schema asks for value string, body binary; expected any of" in str(caught.value)
 
 
@@ -101,10 +104,11 @@ def test_subscribe_pattern(pipe: Pipeline) -> None:
     for topic in ("orders_1", "orders_2", "items"):
         pipe.tubemq.create_topic(topic)
         pipe.send(topic, topic.encode())
-    given = {"tubemq.admin.address": pipe.tubemq.web_master, "metadataIntervalMs": "100"}
-    assert {bytes(row.value) for row in pipe.batch("orders_.*", **given).collect()} == {b"orders_1", b"orders_2"}
+    given: Any = {"tubemq.admin.address": pipe.tubemq.web_master, "metadataIntervalMs": 100, "subscribe": None}
+    given["subscribePattern"] = "orders_.*"
+    assert {bytes(row.value) for row in pipe.batch(**given).collect()} == {b"orders_1", b"orders_2"}
     pipe.tubemq.create_topic("copies")
-    query = pipe.copy(pipe.stream("orders_.*", **given), "copies")
+    query = pipe.copy(pipe.stream(**given), "copies")
     pipe.wait_for(lambda: pipe.bodies("copies").total() == 2, "the topics that are there")
     pipe.tubemq.create_topic("orders_3")
     pipe.send("orders_3", b"orders_3")
@@ -121,7 +125,7 @@ def test_rows_that_were_read_can_be_written(pipe: Pipeline) -> None:
         pipe.tubemq.send("from", b"%d" % number, partition=number % 3, attributes={"n": "1"}, msg_time="202402292359")
     pipe.write(pipe.batch("from"), "into")
     query = pipe.start(pipe.stream("from"), {"topic": "into"}, availableNow=True)
-    assert query.awaitTermination(240), f"it goes on: {query.status}"
+    run_to_the_end(query)
     assert pipe.bodies("into") == Counter(b"%d" % number for number in range(10) for _ in range(2))
     assert pipe.bodies("from").total() == 10
     assert {m.msg_time for m in pipe.tubemq.messages("into")} == {"202402292359"}

@@ -8,31 +8,15 @@ from pathlib import Path
 import pytest
 
 import tubemq_spark
+from tests.matrix.application import COPIES, expected, fill, run
 from tests.matrix.bare_python import bare_python
-from tests.matrix.pipeline import CONNECT
-from tests.matrix.shipped import PUSHES, run
-from tubemq_spark.testing import EmbeddedTubeMQ
-
-COUNT = 20
+from tests.matrix.pipeline import CONNECT, Pipeline
 
 
 @pytest.mark.quick
-def test_batch_stream_and_sink(tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
-    for topic in ("from", "into"):
-        tubemq.create_topic(topic)
-    for number in range(COUNT):
-        tubemq.send("from", b"%d-a" % number, msg_type="odd" if number % 2 else "even")
-    python = bare_python(tmp_path / "bare")
-    found, _ = run(python, tmp_path / "run", {"tubemq.master": tubemq.master}, connect=CONNECT)
-    assert found == {
-        "batch": COUNT,
-        "filters": COUNT // 2,
-        **({"pushed": COUNT // 2} if PUSHES else {}),
-        "fields": ["1", "a"],
-        "receipts": COUNT,
-        "counted": not CONNECT,  # it has no accumulators
-        "problems": [],
-        "package": [f"{tubemq_spark.__version__} travels from the driver"],
-    }
-    copies = sorted(message.body for message in tubemq.messages("into"))
-    assert copies == sorted(2 * [b"%d-a" % number for number in range(COUNT)])
+def test_batch_stream_and_sink(pipe: Pipeline, tmp_path: Path) -> None:
+    variables = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))}
+    found, _ = run(tmp_path / "run", fill(pipe.tubemq), variables, ship=True, connect=CONNECT)
+    package = [f"{tubemq_spark.__version__} travels from the driver"]
+    assert found == expected(counted=not CONNECT, package=package)  # Connect has no accumulators
+    assert pipe.bodies("into") == COPIES

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.matrix.pipeline import Pipeline
+from tests.matrix.queries import run_to_the_end
 from tubemq_spark import restore
 from tubemq_spark.testing import StoredMessage
 
@@ -45,8 +46,7 @@ def test_a_repeated_batch_is_stored_once(pipe: Pipeline, tmp_path: Path) -> None
     for run in range(3):  # before 4.2 the second run only repeats the batch
         if run < 2:
             sent += pipe.send("in", *(b"%d" % number for number in range(40 * run, 40 * run + 40)))
-        query = once(pipe, tmp_path / "receipts", availableNow=True)
-        assert query.awaitTermination(240), query.status
+        run_to_the_end(once(pipe, tmp_path / "receipts", availableNow=True))
         if run == 0:
             pipe.forget_commit()
     assert pipe.bodies("out") == sent
@@ -72,8 +72,7 @@ def test_a_query_stopped_half_way_continues(pipe: Pipeline, tmp_path: Path) -> N
                 pipe.wait_for(lambda: len(pipe.numbers("offsets")) > batches, "a micro-batch")  # noqa: B023
         query.stop()
     for _ in range(2):  # before 4.2 the first run may only repeat a batch
-        query = once(pipe, tmp_path / "receipts", availableNow=True)
-        assert query.awaitTermination(240), query.status
+        run_to_the_end(once(pipe, tmp_path / "receipts", availableNow=True))
     assert pipe.bodies("out") == sent
 
     orders: Mapping[str, list[int]] = {"0": [], "1": []}

@@ -100,10 +100,10 @@ def test_a_query_continues_with_other_columns(pipe: Pipeline) -> None:
     sent: Counter[bytes] = Counter()
     for run, schema in enumerate((None, "value BINARY", "topic STRING, value BINARY, msg_type STRING")):
         sent += pipe.send("sole", *texts(10 * run, 10 * run + 10))
-        pipe.run_to_the_end(pipe.stream("sole", schema), "out")
+        pipe.run_to_the_end(pipe.stream("sole", schema=schema), "out")
         assert pipe.bodies("out") == sent
     with pytest.raises(PySparkException, match=r"ConfigError: the schema asks for value string; expected any of"):
-        pipe.run_to_the_end(pipe.stream("sole", "value STRING"), "out")
+        pipe.run_to_the_end(pipe.stream("sole", schema="value STRING"), "out")
 
 
 @pytest.mark.quick
@@ -198,7 +198,7 @@ def test_a_limit_can_be_removed_from_a_checkpoint(pipe: Pipeline) -> None:
 
 def test_errors_of_the_driver_and_of_tasks(pipe: Pipeline) -> None:
     with pytest.raises(StreamingQueryException, match=r"UnknownTopicError: .*nowhere"):
-        pipe.run_to_the_end(pipe.stream("nowhere", None, **{"tubemq.retry.maxElapsedMs": 100}), "out")
+        pipe.run_to_the_end(pipe.stream("nowhere", tubemq_retry_maxElapsedMs=100), "out")
 
     pipe.send("sole", b"a")
     frame = pipe.stream("sole").selectExpr("CAST(NULL AS BINARY) AS value")

@@ -4,25 +4,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
 
 import tubemq_spark
+from tests.matrix.application import COPIES, COUNT, expected, fill, run
 from tests.matrix.pipeline import CONNECT, Pipeline
 from tubemq_spark.task_counts import task_counts
 from tubemq_spark.testing import EmbeddedTubeMQ
 
-APPLICATION = Path(__file__).with_name("application.py")
-COUNT = 20
+KEEPS = pyspark.__version__.startswith("4.0")
+"""Whether this Spark keeps the source that it has found itself."""
 
 # Hides an installed package, but not one in an archive.
 HIDING = """
@@ -43,10 +39,7 @@ sys.meta_path.insert(0, Hidden())
 
 @pytest.fixture(autouse=True)
 def _topics(tubemq: EmbeddedTubeMQ) -> None:
-    tubemq.create_topic("from")
-    tubemq.create_topic("into")
-    for number in range(COUNT):
-        tubemq.send("from", b"%d" % number)
+    fill(tubemq)
 
 
 def interpreter(folder: Path, name: str, *, start_up: str = "") -> Path:
@@ -60,19 +53,6 @@ def interpreter(folder: Path, name: str, *, start_up: str = "") -> Path:
     return program
 
 
-def run(command: list[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    done = subprocess.run(command, env={**inherited, **variables}, capture_output=True, text=True, timeout=400)
-    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    (line,) = found
-    return dict(json.loads(line.removeprefix("FOUND ")))
-
-
-def copied(tubemq: EmbeddedTubeMQ) -> list[bytes]:
-    return sorted(message.body for message in tubemq.messages("into"))
-
-
 @pytest.mark.quick
 def test_register_over_a_discovered_source(pipe: Pipeline) -> None:
     assert pipe.batch("from").count() == COUNT
@@ -80,9 +60,8 @@ def test_register_over_a_discovered_source(pipe: Pipeline) -> None:
         tubemq_spark.register(pipe.spark)
         assert pipe.batch("from").count() == COUNT
     pipe.run_to_the_end(pipe.stream("from"), "into")
-    assert copied(pipe.tubemq) == sorted(b"%d" % number for number in range(COUNT))
-    # Connect has no accumulators, and Spark 4.0 keeps the source that it has found.
-    assert (task_counts().get("fetches", 0) > 0) == (not CONNECT and not pyspark.__version__.startswith("4.0"))
+    assert pipe.bodies("into") == pipe.bodies("from")
+    assert (task_counts().get("fetches", 0) > 0) == (not CONNECT and not KEEPS)  # Connect has no accumulators
 
 
 @pytest.mark.quick
@@ -93,30 +72,27 @@ def test_check_finds_nothing_wrong(pipe: Pipeline) -> None:
 
 
 @pytest.mark.skipif(CONNECT, reason="with Spark Connect, the server's environment has the variables")
-def test_register_with_both_variables(tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+def test_register_with_both_variables(pipe: Pipeline, tmp_path: Path) -> None:
     """Tasks of the registered source run with PYSPARK_PYTHON."""
     driver, workers = interpreter(tmp_path, "driver"), interpreter(tmp_path, "workers")
-    found = run(
-        [str(driver), str(APPLICATION), tubemq.master, str(tmp_path), "discovered"],
-        {"PYSPARK_PYTHON": str(workers), "PYSPARK_DRIVER_PYTHON": str(driver)},
-    )
-    assert found == {"discovered": COUNT, "batch": COUNT, "problems": []}
-    assert copied(tubemq) == sorted(b"%d" % number for number in range(COUNT))
+    variables = {"PYSPARK_PYTHON": str(workers), "PYSPARK_DRIVER_PYTHON": str(driver)}
+    found, _ = run(tmp_path, {"tubemq.master": pipe.tubemq.master}, variables, [str(driver)], discover=True)
+    assert found == expected(discovered=COUNT, counted=not KEEPS, package=found["package"])
+    assert pipe.bodies("into") == COPIES
     assert (workers.parent / "ran").exists()
 
 
 @pytest.mark.skipif(CONNECT, reason="Spark Connect has no --py-files: its server needs the package")
-def test_register_with_py_files(tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
-    """Batch and stream, although no interpreter has the package installed."""
+def test_register_with_py_files(pipe: Pipeline, tmp_path: Path) -> None:
+    """Although no interpreter has the package installed."""
     package = tmp_path / "package"
     for name in ("tubemq_spark", "pyspark_tubemq"):
         shutil.copytree(Path(tubemq_spark.__file__).parents[1] / name, package / name)
     archive = shutil.make_archive(str(tmp_path / "package"), "zip", package)
     python = interpreter(tmp_path, "bare", start_up=HIDING)
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    found = run(
-        [str(submit), "--py-files", archive, str(APPLICATION), tubemq.master, str(tmp_path)],
-        {"PYSPARK_PYTHON": str(python), "SPARK_HOME": str(Path(pyspark.__file__).parent)},
-    )
-    assert (found["discovered"], found["batch"]) == (-1, COUNT)
-    assert copied(tubemq) == sorted(b"%d" % number for number in range(COUNT))
+    home = Path(pyspark.__file__).parent
+    submit = [str(home / "bin" / "spark-submit"), "--py-files", archive]
+    variables = {"PYSPARK_PYTHON": str(python), "SPARK_HOME": str(home)}
+    found, _ = run(tmp_path, {"tubemq.master": pipe.tubemq.master}, variables, submit)
+    assert found == expected(package=found["package"])
+    assert pipe.bodies("into") == COPIES

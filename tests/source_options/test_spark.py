@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, spark_partition_id
 from pyspark.sql.types import StructType
 
+from tests.matrix.queries import run_to_the_end, wait_for
 from tests.source_options.conftest import Start
-from tests.spark.queries import Batches, Queries, run_to_the_end, wait_for
+from tests.spark.queries import Batches, Queries
 from tests.without_spark.source import GROUP, UNIT, fill, options, stored
 from tubemq_spark.source.schema import SPARK_SCHEMA
 from tubemq_spark.testing import EmbeddedTubeMQ

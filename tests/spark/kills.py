@@ -8,8 +8,8 @@ import random
 import signal
 from contextlib import suppress
 
+from tests.matrix.queries import wait_for
 from tests.real.processes import members, parent, read
-from tests.spark.queries import wait_for
 
 
 def kill(session: int, program: str | None = None) -> None:

@@ -3,24 +3,19 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters import Cluster
+from tests.matrix.queries import TOO_LATE, Frames, logged_offsets, numbers, wait_for
 from tests.messages import Sent
 from tests.reading import end_of, group_position
 from tubemq_spark.protocol.metadata import Partition
-
-T = TypeVar("T")
-
-TOO_LATE = "Python worker failed to connect back"
 
 Positions = dict[Partition, int]
 Sink = Callable[[DataFrame, int], None]
@@ -34,34 +29,14 @@ class Message(NamedTuple):
     value: bytes
 
 
-class Source:
+class Source(Frames):
     """The `tubemq` source on one cluster, for one group."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, group: str) -> None:
-        self.spark = spark
+        client = {"tubemq.master": cluster.master, "tubemq.rpc.framing": cluster.framing}
+        super().__init__(spark, {**client, "tubemq.group": group})
         self.cluster = cluster
         self.group = group
-
-    def options(self, *topics: str, **others: object) -> dict[str, str]:
-        """Return the options of all tests and `others`. `_` in a name stands for `.`; None removes an option."""
-        options: dict[str, object] = {
-            "tubemq.master": self.cluster.master,
-            "tubemq.rpc.framing": self.cluster.framing,
-            "tubemq.group": self.group,
-            "subscribe": ",".join(topics),
-        }
-        options.update({name.replace("_", "."): value for name, value in others.items()})
-        return {
-            name: json.dumps(value) if isinstance(value, Mapping) else str(value)
-            for name, value in options.items()
-            if value is not None
-        }
-
-    def stream(self, *topics: str, **options: object) -> DataFrame:
-        return self.spark.readStream.format("tubemq").options(**self.options(*topics, **options)).load()
-
-    def batch(self, *topics: str, **options: object) -> DataFrame:
-        return self.spark.read.format("tubemq").options(**self.options(*topics, **options)).load()
 
     def left_at(self, partitions: Iterable[Partition]) -> Positions:
         """Return the group's positions after all its members have left."""
@@ -112,27 +87,12 @@ class Queries:
 
 
 def came_too_late(query: StreamingQuery) -> bool:
-    """Return True if Spark gave up the source's process. It waits 10 s, which no setting changes; a busy machine needs
-    more."""
+    """Return True if Spark gave up the source's process, as on a busy machine."""
     return TOO_LATE in str(query.exception())
 
 
 def _is_starting(query: StreamingQuery) -> bool:
     return bool(query.status["message"].startswith("Initializing"))
-
-
-def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None = None, timeout: float = 300.0) -> T:
-    """Return the result of `condition` once it is true. Fail early if the query ends before."""
-    deadline = time.monotonic() + timeout
-    while True:
-        alive = query is None or query.isActive
-        if found := condition():
-            return found
-        if not alive:
-            raise AssertionError(f"the query ended before {what}: {query and query.exception()}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout:g} s: {what}; {query and query.status}")
-        time.sleep(0.05)
 
 
 def wait_for_rows(query: StreamingQuery, batches: Batches, count: int) -> None:
@@ -148,11 +108,6 @@ def _is_over(query: StreamingQuery, batch_id: int) -> bool:
     if progress is None:
         return False
     return progress["batchId"] > batch_id or (progress["batchId"] == batch_id and "addBatch" in progress["durationMs"])
-
-
-def run_to_the_end(query: StreamingQuery, timeout: int = 300) -> None:
-    """Wait for the end of a query whose trigger ends; raise its error."""
-    assert query.awaitTermination(timeout), f"it goes on: {query.status}"
 
 
 # Messages
@@ -191,15 +146,11 @@ def ends_of(*parts: Mapping[Partition, Sequence[Sent]]) -> Positions:
 # Checkpoints
 
 
-def numbers(folder: Path) -> list[int]:
-    return sorted(int(file.name) for file in folder.glob("[0-9]*"))
-
-
 def logged_end(checkpoint: Path, batch_id: int) -> Positions:
     """Return where a micro-batch ends, by the offset log."""
     return {
         Partition(int(key.split(":")[0]), topic, int(key.split(":")[1])): position
-        for topic, keys in _logged_offset(checkpoint, batch_id)["offsets"].items()
+        for topic, keys in logged_offsets(checkpoint, batch_id).items()
         for key, position in keys.items()
     }
 
@@ -207,8 +158,3 @@ def logged_end(checkpoint: Path, batch_id: int) -> Positions:
 def committed_end(checkpoint: Path) -> Positions:
     """Return where the last committed micro-batch ends."""
     return logged_end(checkpoint, numbers(checkpoint / "commits")[-1])
-
-
-def _logged_offset(checkpoint: Path, batch_id: int) -> dict[str, Any]:
-    offset: dict[str, Any] = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1])
-    return offset

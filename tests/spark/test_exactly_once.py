@@ -22,10 +22,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.latency import LOW_LATENCY
 from tests.clusters import Cluster
+from tests.matrix.queries import numbers, run_to_the_end, wait_for
 from tests.messages import Sent, numbered, partitions, send
 from tests.rounds import Rounds
 from tests.spark.kills import kill, kill_a_worker
-from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
+from tests.spark.queries import Queries, Source
 from tests.spark_jvm import quick_start
 from tubemq_spark.protocol.metadata import Partition
 

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from tests.golden.stories import FILE, FOLDER, Story, send
-from tests.spark.queries import Batches, Positions, Queries, committed_end, logged_end, numbers, run_to_the_end
+from tests.matrix.queries import numbers, run_to_the_end
+from tests.spark.queries import Batches, Positions, Queries, committed_end, logged_end
 from tests.without_spark.source import Checkpoint, Run
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition

@@ -14,12 +14,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.matrix.queries import run_to_the_end
 from tests.network import hostile
 from tests.network.hostile import Spoiled
 from tests.network.proxied import Proxied
 from tests.network.proxy import Network
 from tests.spark.memory import PeakMemory
-from tests.spark.queries import Queries, run_to_the_end
+from tests.spark.queries import Queries
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.constants import Method
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from tests.clusters.embedded import EmbeddedCluster
 from tests.clusters.servers import EMBEDDED
+from tests.matrix.queries import wait_for
 from tests.messages import numbered, partitions, send
-from tests.spark.queries import Batches, Queries, Source, wait_for, wait_for_rows
+from tests.spark.queries import Batches, Queries, Source, wait_for_rows
 from tests.spark.rivals import foreign_claim
 from tubemq_spark import register
 from tubemq_spark.monitoring import JsonLines, PrometheusMetrics, Publisher, TubeMQListener

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tests import messages
 from tests.clusters import Cluster
-from tests.spark.queries import Batches, Queries, Source, run_to_the_end
+from tests.matrix.queries import run_to_the_end
+from tests.spark.queries import Batches, Queries, Source
 from tubemq_spark.cli.checkpoint import committed_positions
 
 VERSION = "spark.sql.streaming.offsetLog.formatVersion"

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tubemq_spark
 from tests.certificates import Authority, Certificate
+from tests.matrix.application import COPIES, COUNT, expected, fill, run
 from tests.matrix.bare_python import NEEDED, bare_python
-from tests.matrix.shipped import run
 from tests.real.jars import MissingTool, tool
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
-
-COUNT = 20
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +26,8 @@ def _java() -> None:
         pytest.skip(f"Spark needs Java: {error}")
 
 
-def given(tubemq: EmbeddedTubeMQ) -> dict[str, str]:
-    for topic in ("from", "into"):
-        tubemq.create_topic(topic)
-    for number in range(COUNT):
-        tubemq.send("from", b"%d-a" % number, msg_type="odd" if number % 2 else "even")
-    return {"tubemq.master": tubemq.master}
+def run_shipped(folder: Path, python: Path, options: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    return run(folder / "run", options, {"PYSPARK_PYTHON": str(python)}, ship=True)
 
 
 def test_workers_without_the_package_do_all(tmp_path: Path, authority: Authority, server_cert: Certificate) -> None:
@@ -39,33 +35,24 @@ def test_workers_without_the_package_do_all(tmp_path: Path, authority: Authority
     tls = TLSFiles(cert=str(server_cert.cert), key=str(server_cert.key))
     with EmbeddedTubeMQ(tls=tls) as tubemq:
         options = {
-            **given(tubemq),
+            **fill(tubemq),
             "tubemq.master": tubemq.tls_master,
             "tubemq.tls.enabled": "true",
             "tubemq.tls.ca": str(authority.own.cert),
         }
-        found, output = run(bare_python(tmp_path / "bare"), tmp_path / "run", options)
+        found, output = run_shipped(tmp_path, bare_python(tmp_path / "bare"), options)
         assert "error" not in found, found["error"]
         copies = Counter(message.body for message in tubemq.messages("into"))
-    assert found == {
-        "batch": COUNT,
-        "filters": COUNT // 2,
-        "pushed": COUNT // 2,
-        "fields": ["1", "a"],
-        "receipts": COUNT,
-        "counted": True,
-        "problems": [],
-        "package": [f"{tubemq_spark.__version__} travels from the driver"],
-    }
+    assert found == expected(package=[f"{tubemq_spark.__version__} travels from the driver"])
     assert "large task binary" not in output  # a warning of Spark for each stage
-    assert copies == Counter({b"%d-a" % number: 2 for number in range(COUNT)})
+    assert copies == COPIES
 
 
 def test_the_version_of_the_driver_wins(tmp_path: Path) -> None:
     """Over an empty package. The log says so: once for reads and once for writes, not for each process."""
     python = bare_python(tmp_path / "other", others={"tubemq_spark": ("tubemq-spark", "0.0.9")})
     with EmbeddedTubeMQ() as tubemq:
-        found, output = run(python, tmp_path / "run", given(tubemq))
+        found, output = run_shipped(tmp_path, python, fill(tubemq))
     assert (found["batch"], found["receipts"], found["problems"]) == (COUNT, COUNT, [])
     (package,) = found["package"]
     assert package.startswith(f"{tubemq_spark.__version__} travels from the driver; 0.0.9, which is installed on ")
@@ -82,6 +69,6 @@ def test_executors_that_lack_a_package_are_named(tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\ncase "$*" in *pyspark.worker*) exec {tasks} "$@" ;; esac\nexec {planners} "$@"\n')
     program.chmod(0o755)
     with EmbeddedTubeMQ() as tubemq:
-        found, _ = run(program, tmp_path / "run", given(tubemq))
+        found, _ = run_shipped(tmp_path, program, fill(tubemq))
     assert f"a Python that Spark runs, {tasks} on " in found["error"]
     assert "has no numpy: install 'numpy>=1.21.3,<3' there" in found["error"]

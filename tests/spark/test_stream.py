@@ -12,20 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters import LAYOUTS
 from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
+from tests.matrix.queries import numbers, run_to_the_end, wait_for
 from tests.messages import numbered, partitions, send
-from tests.spark.queries import (
-    Batches,
-    Queries,
-    Source,
-    by_partition,
-    committed_end,
-    ends_of,
-    expected,
-    numbers,
-    run_to_the_end,
-    wait_for,
-    wait_for_rows,
-)
+from tests.spark.queries import Batches, Queries, Source, by_partition, committed_end, ends_of, expected, wait_for_rows
 from tubemq_spark.cli.main import main
 
 

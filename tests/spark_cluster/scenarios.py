@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.real.topics import FLUSH_SOON, TopicSpec
@@ -67,6 +69,23 @@ class Scenario:
     @property
     def topics(self) -> dict[str, TopicSpec]:
         return {**({self.input: self.topic} if self.sends else {}), **({self.output: _USUAL} if self.copies else {})}
+
+    def write_argument(self, folder: Path, spark: str, tubemq: str) -> Path:
+        """Write the application's argument for the masters of Spark and TubeMQ into `folder`; return the file."""
+        given = {
+            "scenario": self.name,
+            "program": self.program,
+            "spark": spark,
+            "tubemq": tubemq,
+            "topic": self.input,
+            "output": self.output,
+            "folder": str(folder),
+            "count": self.count,
+            "config": dict(self.config),
+        }
+        argument = folder / "given.json"
+        argument.write_text(json.dumps(given), encoding="utf-8")
+        return argument
 
     def problems(self, found: Mapping[str, Any], stored: list[int]) -> list[str]:
         """Return what is wrong with what the program returned, and with the numbers in the output topic."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -42,23 +41,12 @@ def problems_of(name: str, tmp_path: Path) -> list[str]:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"Spark needs Java: {error}")
-    scenario = replace(BY_NAME[name], count=min(1500, BY_NAME[name].count))
+    config = {**BY_NAME[name].config, **dict.fromkeys(_JAVA_OPTIONS, quick_start())}
+    scenario = replace(BY_NAME[name], count=min(1500, BY_NAME[name].count), config=config)
     with EmbeddedTubeMQ(dict.fromkeys(scenario.topics, 3)) as tubemq:
         for number in range(scenario.count):
             tubemq.send(scenario.input, b"%d" % number, number % 3)
-        given = {
-            "scenario": name,
-            "program": scenario.program,
-            "spark": "local-cluster[2,1,1024]",
-            "tubemq": tubemq.master,
-            "topic": scenario.input,
-            "output": scenario.output,
-            "folder": str(tmp_path),
-            "count": scenario.count,
-            "config": {**scenario.config, **dict.fromkeys(_JAVA_OPTIONS, quick_start())},
-        }
-        argument = tmp_path / "given.json"
-        argument.write_text(json.dumps(given), encoding="utf-8")
+        argument = scenario.write_argument(tmp_path, "local-cluster[2,1,1024]", tubemq.master)
         ran = subprocess.run(
             [sys.executable, "-m", "tests.spark_cluster.application", str(argument)],
             env={**os.environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable},

@@ -41,19 +41,7 @@ class Trial:
         half = numbers[: scenario.count // 2] if scenario.program == "scale" else numbers
         if scenario.sends:
             self._send(scenario, half)
-        given = {
-            "scenario": scenario.name,
-            "program": scenario.program,
-            "spark": self._spark.url,
-            "tubemq": self._tubemq.master,
-            "topic": scenario.input,
-            "output": scenario.output,
-            "folder": str(folder),
-            "count": scenario.count,
-            "config": dict(scenario.config),
-        }
-        argument = folder / "given.json"
-        argument.write_text(json.dumps(given), encoding="utf-8")
+        argument = scenario.write_argument(folder, self._spark.url, self._tubemq.master)
         variables = dict(self._spark.variables())
         if scenario.ships:
             variables["PYSPARK_PYTHON"] = str(self._spark.bare_python())
