@@ -45,7 +45,7 @@ test-release: $(STAMP) java  ## the contract and the differential tests, on the 
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
 
 faults: $(STAMP) java  ## bad networks, dying servers, hostile ones: real TubeMQ, in real time
-	$(PY) -m pytest benchmarks/faults tests/spark/test_hostile_servers.py
+	$(PY) -m pytest benchmarks/trials tests/spark/test_hostile_servers.py
 
 simulate: $(STAMP)  ## ten minutes of schedules in a simulated world; SIMULATE="--minutes 60" for more, SIMULATE=--all for all empty cells
 	$(PY) -m tests.simulation $(SIMULATE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.faults.scenarios import SCENARIOS, Scenario
+from benchmarks.trials.scenarios import SCENARIOS, Scenario
 from tests.clusters import Cluster
 from tests.clusters.servers import REAL, running
 from tests.network.proxied import Proxied

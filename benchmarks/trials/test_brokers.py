@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.faults.scenarios import FULL_TIMES, seconds
+from benchmarks.trials.scenarios import FULL_TIMES, seconds
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
 from tests.real.topics import FLUSH_SOON, TopicSpec

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.faults.scenarios import seconds
+from benchmarks.trials.scenarios import seconds
 from tests import reading
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.scenarios import seconds
+from benchmarks.trials.scenarios import seconds
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
 from tests.real.topics import FLUSH_SOON, TopicSpec
