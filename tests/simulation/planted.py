@@ -4,8 +4,7 @@ breaks a promise; the schedules must find it. One that is not found shows a hole
 
     python -m tests.simulation.planted [NAME ...] [--most 6000] [--jobs 1] [--from SEED]
 
-A process of its own plays the schedules of a fault. Its import system changes the product's text on the way from the
-file to the compiler, so the files stay as they are. A fault is found by the first schedule that breaks an expected
+A process of its own plays the schedules of a fault. The fault is found by the first schedule that breaks an expected
 invariant, with a text that the same schedule does not give without the fault.
 """
 
@@ -21,18 +20,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
-from pathlib import Path
-from types import CodeType, ModuleType
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = "tubemq_spark"
+from tests.simulation.planted_faults import FAULTS
+from tests.simulation.planted_faults.fault import ROOT, Fault, plant
+
 MOST = 6000
 _LONGEST = 30.0  # seconds for one schedule
 _MOST_STEPS = 30_000  # of one schedule: a fault may let the product run in circles, and some 5 000 are usual
@@ -40,71 +34,7 @@ _MOST_STEPS = 30_000  # of one schedule: a fault may let the product run in circ
 FAMILIES = ("reading", "writing")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A change of `file`, below the package: `new` takes the place of `old`, which the file has exactly once.
-
-    `promise` is the sentence that it breaks, in short; each of the `invariants` may show that in schedules of `family`.
-    """
-
-    name: str
-    promise: str
-    file: str
-    old: str
-    new: str
-    invariants: tuple[str, ...]
-    family: str = ""
-
-    @property
-    def path(self) -> Path:
-        return ROOT / PACKAGE / self.file
-
-    @property
-    def module(self) -> str:
-        return f"{PACKAGE}.{self.file.removesuffix('.py').replace('/', '.')}"
-
-    def text(self) -> str:
-        """Return the file with the fault. Raise `ValueError` if the product has changed, so the fault must too."""
-        before = self.path.read_text("utf-8")
-        if (count := before.count(self.old)) != 1:
-            raise ValueError(
-                f"planted fault {self.name}: {self.file} has {count} times, instead of once:\n{self.old}\n"
-                "The product has changed: plant the fault in its new text"
-            )
-        return before.replace(self.old, self.new)
-
-
 # In the process that plays the schedules
-
-
-class _Loader(SourceFileLoader):
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.module, str(fault.path))
-        self._fault = fault
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = compile(self._fault.text(), self.path, "exec", dont_inherit=True)  # no stored bytecode
-        return code
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, fault: Fault) -> None:
-        self._fault = fault
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._fault.module:
-            return None
-        return spec_from_file_location(fullname, self._fault.path, loader=_Loader(self._fault))
-
-
-def plant(fault: Fault) -> None:
-    """Let this process import the product with the fault."""
-    if PACKAGE in sys.modules:
-        raise RuntimeError(f"{PACKAGE} is imported already: plant in a new process")
-    fault.text()
-    sys.meta_path.insert(0, _Finder(fault))
 
 
 def _work(family: str, fault: Fault | None) -> None:
@@ -236,8 +166,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    from tests.simulation.planted_faults import FAULTS
-
     given = _arguments()
     by_name = {fault.name: fault for fault in FAULTS}
     if given.work:
@@ -247,7 +175,7 @@ def main() -> int:
         raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}")
     wanted = [fault for fault in FAULTS if not given.names or {fault.name, fault.family} & set(given.names)]
     for fault in wanted:
-        fault.text()
+        fault.tree()
     missed = 0
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(given.jobs) as threads:
         without = {family: stack.enter_context(contextlib.closing(Player(family))) for family in FAMILIES}

@@ -6,32 +6,47 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.simulation.planted import FAMILIES, Fault, Player, find
+from tests.simulation.planted import Player, find
 from tests.simulation.planted_faults import FAULTS
+from tests.simulation.planted_faults.fault import Fault
 
+BY_NAME = {fault.name: fault for fault in FAULTS}
 QUICK = ("range_ends_early", "stamp_without_batch")  # found by one of the first schedules
 
-each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.name))
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.name))
+def test_the_product_has_the_place_of_a_fault_once(fault: Fault) -> None:
+    compile(fault.tree(), str(fault.path), "exec")
 
 
-def assert_found(fault: Fault, most: int) -> None:
-    with closing(Player(fault.family)) as without:
-        found = find(fault, without, most)
-    assert found.invariant in fault.invariants, f"{fault.promise}: no breach in {most} schedules, but {found.others}"
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"module": "protocol.moved"}, r"moved: there is no earlier_attempts in protocol\.moved, which had this node"),
+        ({"function": "Moved.check"}, r"moved: there is no Moved\.check in sink\.deduplicator, which had this node"),
+        (
+            {"old": "plan.is_first"},
+            r"moved: earlier_attempts of sink\.deduplicator has this node 0 times, instead of once",
+        ),
+        (
+            {"old": "task", "new": "None"},
+            r"has this node 2 times, instead of once:\ntask\nWrite `old` as the function has it now",
+        ),
+    ],
+)
+def test_a_fault_that_has_lost_its_place_says_what_to_do(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        replace(BY_NAME["retried_task_not_searched"], name="moved", **change).tree()
 
 
-@each_fault
-def test_the_product_has_the_text_of_a_fault_once(fault: Fault) -> None:
-    compile(fault.text(), fault.file, "exec")
-    assert fault.family in FAMILIES
-
-
-def test_a_fault_that_the_product_has_no_more_says_so() -> None:
-    with pytest.raises(ValueError, match=r"gone: protocol/stamp\.py has 0 times, instead of once"):
-        replace(FAULTS[0], name="gone", file="protocol/stamp.py").text()
+def test_the_layout_of_the_code_does_not_matter() -> None:
+    fault = BY_NAME["retried_without_look_up"]
+    old = fault.old.replace("any(", "any(  # of the batch\n    ")
+    assert replace(fault, old=old).tree().body
 
 
 def test_the_faults_have_names_of_their_own() -> None:
@@ -40,4 +55,7 @@ def test_the_faults_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_schedules_find_a_fault(name: str) -> None:
-    assert_found(next(fault for fault in FAULTS if fault.name == name), 100)
+    fault = BY_NAME[name]
+    with closing(Player(fault.family)) as without:
+        found = find(fault, without, 100)
+    assert found.invariant in fault.invariants, f"{fault.promise}: no breach in 100 schedules, but {found.others}"
