@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.clocks import SkippingClock, UseTimings
-from tests.sink_options.effectively_once import Start, plan_batch, rows
+from tests.sink_options.effectively_once import Start, assert_each_stored_once, new_workers, plan_batch, rows
 from tests.without_spark.sink import Task, Writing, schema
-from tubemq_spark.errors import RowError
+from tubemq_spark.errors import RowError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.stored_rows import TemporaryFolderError
 
@@ -50,6 +50,32 @@ def test_a_removed_broker_is_not_needed(start: Start, monkeypatch: pytest.Monkey
     )
     task = task.next().restarted()
     assert plan_batch(cluster, second, **given).write(second, task).rows == {"1:demo:0": 10}
+
+
+def test_a_task_that_searches_waits_for_all_brokers(start: Start) -> None:
+    """A broker that is away may have stored rows of the earlier attempt."""
+    cluster, task, some = start(brokers=2), Task(), rows("a", 10)
+    writing = plan_batch(cluster, some, tubemq_retry_maxElapsedMs=2000)
+    assert {"1:demo:0", "2:demo:0"} == writing.write(some, task).rows.keys()
+    cluster.stop_broker(2)
+    with pytest.raises(TransportError, match="with 1 of 2 partitions to go, asking where partitions end"):
+        writing.write(some, task.again())
+    cluster.start_broker(2)
+    writing.write(some, task.again().again())
+    assert_each_stored_once(cluster, some)
+
+
+def test_a_partition_that_is_new_since_the_plan_takes_no_rows(start: Start) -> None:
+    """A search of another attempt of the batch would not find them there."""
+    cluster, task, some = start(), Task(), rows("a", 20)
+    named = rows("b", 1, broker_id=1, partition=1)
+    writing = plan_batch(cluster, some)
+    naming = plan_batch(cluster, named, tubemq_retry_maxElapsedMs=500)
+    cluster.tubemq.create_topic("demo", partitions=2)
+    new_workers()
+    assert writing.write(some, task).rows == {"1:demo:0": 20}
+    with pytest.raises(TransportError, match="1:demo:1 was added since the driver planned the batch"):
+        naming.write(named, task)
 
 
 def test_a_task_without_a_writable_temporary_folder_fails_at_its_start(
