@@ -2,7 +2,7 @@
 """Planted faults: the proof that the invariants can fail. Each fault is a small change of the product's code that
 breaks a promise; the schedules must find it. One that is not found shows a hole: a missing disturbance, or invariant.
 
-    python -m tests.simulation.planted [NAME ...] [--most 6000] [--jobs 1] [--from SEED]
+    python -m tests.simulation.planted [NAME ...] [--most 3000] [--jobs 1] [--from SEED]
 
 A process of its own plays the schedules of a fault. The fault is found by the first schedule that breaks an expected
 invariant, with a text that the same schedule does not give without the fault.
@@ -27,7 +27,7 @@ from importlib import import_module
 from tests.simulation.planted_faults import FAULTS
 from tests.simulation.planted_faults.fault import ROOT, Fault, plant
 
-MOST = 6000
+MOST = 3000
 _LONGEST = 30.0  # seconds for one schedule
 _MOST_STEPS = 30_000  # of one schedule: a fault may let the product run in circles, and some 5 000 are usual
 

@@ -11,7 +11,6 @@ import ast
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -97,25 +96,20 @@ class _Change(ast.NodeTransformer):
         return self._new
 
 
-class _Loader(SourceFileLoader):
-    def __init__(self, fullname: str, fault: Fault) -> None:
-        super().__init__(fullname, str(fault.path))
-        self._fault = fault
+class _Importer(SourceFileLoader):
+    """Finds and loads the module of a fault, with the fault."""
 
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._fault.tree(), self.path, "exec", dont_inherit=True)  # no stored bytecode
-
-
-class _Finder(MetaPathFinder):
     def __init__(self, fault: Fault) -> None:
+        super().__init__(f"{PACKAGE}.{fault.module}", str(fault.path))
         self._fault = fault
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != f"{PACKAGE}.{self._fault.module}":
-            return None
-        return spec_from_file_location(fullname, self._fault.path, loader=_Loader(fullname, self._fault))
+        return spec_from_file_location(fullname, self.path, loader=self) if fullname == self.name else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._fault.tree(), self.path, "exec", dont_inherit=True)  # no stored bytecode
 
 
 def plant(fault: Fault) -> None:
@@ -123,4 +117,4 @@ def plant(fault: Fault) -> None:
     if PACKAGE in sys.modules:
         raise RuntimeError(f"{PACKAGE} is imported already: plant in a new process")
     fault.tree()
-    sys.meta_path.insert(0, _Finder(fault))
+    sys.meta_path.insert(0, _Importer(fault))

@@ -64,15 +64,6 @@ WRITING = (
         ("key_order",),
     ),
     Fault(
-        "successors_do_not_wait",
-        "the rows behind an unanswered one wait until no copy of it can arrive",
-        "client.producer.producer",
-        "Producer._receive",
-        "self._unresolved.add(batch)",
-        "batch.lane.order.release(batch.keys); self._unresolved.add(batch)",
-        ("key_order",),
-    ),
-    Fault(
         "partition_of_the_key_by_turn",
         "rows with a key go to the same partition in every run",
         "client.producer.partitioner",
@@ -128,15 +119,6 @@ WRITING = (
         ("stored_once",),
     ),
     Fault(
-        "earlier_stage_goes_on",
-        "attempts of the earlier stage that still run stop",
-        "sink.task_mark",
-        "TaskMark.check",
-        "self._is_left or answer[0] in self._places[0].marks",
-        "False",
-        ("stored_once",),
-    ),
-    Fault(
         "begins_of_the_next_batch",
         "a batch that is committed here, and not by Spark, is searched from where it began",
         "sink.batch_state",
@@ -171,15 +153,6 @@ WRITING = (
         "file.write(state)",
         "before.begins is not None and file.write(state)",
         ("stored_once", "errors_explained"),
-    ),
-    Fault(
-        "fewer_tasks_not_noticed",
-        "if an earlier attempt stored rows of tasks that have none now, the commit fails",
-        "sink.commit",
-        "_check_tasks",
-        "not without_rows",
-        "True",
-        ("stored_once",),
     ),
     Fault(
         "unmatched_rows_accepted",
