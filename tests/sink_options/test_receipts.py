@@ -12,6 +12,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.stored import stored_in
+from tests.without_spark.checkpoints import new_checkpoint
 from tests.without_spark.sink import Task, Writing, bodies, own, read_back, save, schema
 from tubemq_spark.errors import ConfigError
 
@@ -60,6 +61,18 @@ def test_receipts_locate_the_messages(cluster: Cluster, tmp_path: Path, streamin
         assert message["offset"] == row["offset"]
         # Other tests may have put the embedded servers' clock forward.
         assert began <= row["append_time"] <= ended + timedelta(days=1)
+
+
+def test_rows_of_an_earlier_attempt_have_receipts(cluster: Cluster, tmp_path: Path) -> None:
+    topic, task = cluster.new_topic("one"), Task()
+    once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": new_checkpoint()}
+    writing = Writing(cluster, schema(ROWS), topic, streaming=True, receipts=tmp_path, **once)
+    writing.write(ROWS[:10], task)
+    writing.commit([writing.write(ROWS, task.again())], 0)
+    ((_, rows),) = receipts(tmp_path).items()
+    there = landed(cluster, topic)
+    bodies_of = [there[row["broker_id"], row["partition"], row["message_id"]]["value"] for row in rows]
+    assert bodies_of == [row["value"] for row in ROWS]
 
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
