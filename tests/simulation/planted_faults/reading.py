@@ -208,15 +208,6 @@ READING = (
         "return False",
         ("errors_explained",),
     ),
-    Fault(
-        "retries_without_end",
-        "if a broker stays down, the query fails after `tubemq.retry.maxElapsedMs`",
-        "client.retries",
-        "Retries.left",
-        "max(0.0, self._since + self._seconds - self._clock.monotonic())",
-        "self._seconds",
-        ("bounded_time", "comes_to_rest"),
-    ),
     # docs/concepts
     Fault(
         "claims_not_released",
