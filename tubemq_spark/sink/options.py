@@ -293,7 +293,7 @@ def _packs(raw: Mapping[str, str]) -> PackLimits | None:
     rows = INLONG_PACK_ROWS.get(raw)
     limits = PackLimits(rows, INLONG_PACK_BYTES.get(raw), INLONG_PACK_MS.get(raw) / 1000)
     of_packs = (INLONG_PACK_ROWS, *_NEED_PACK_ROWS, INLONG_PACK_FORMAT, INLONG_PACK_COMPRESSION)
-    _require(raw, MESSAGE_FORMAT.get(raw) != "raw", "messageFormat=inlongmsg", *of_packs)
+    _require(raw, MESSAGE_FORMAT.get(raw) == "inlongmsg", "messageFormat=inlongmsg", *of_packs)
     is_gzip = INLONG_PACK_COMPRESSION.get(raw) == "gzip"
     is_protobuf = INLONG_PACK_FORMAT.get(raw) == PROTOBUF
     _require(raw, is_protobuf or not is_gzip, "inlongPackFormat=protobuf for gzip", INLONG_PACK_COMPRESSION)

@@ -23,7 +23,7 @@ from tubemq_spark.sink.row_encoder import RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row, cells_together
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.task_input import TaskInput
-from tubemq_spark.sink.value_formats import value_format
+from tubemq_spark.sink.value_formats import format_of
 from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()
@@ -75,7 +75,7 @@ class TaskWriter:
         self._plan = plan
         self._task = task
         self._rows_of = f"of task partition {task.partition}" if task.id is not None else "of the task"
-        self._form = value_format(options)
+        self._form = format_of(options)
         self._encoder = RowEncoder(options.topic, self._form, stamped=options.stamp_rows)
         self._stamp = b"," + stamp.encode(task.origin) if options.stamp_rows else b""
         self._receipts = Receipts(task.partition) if options.receipts is not None else None

@@ -23,6 +23,6 @@ _FORMATS: Mapping[str, Callable[[SinkOptions], ValueFormat]] = {
 }
 
 
-def value_format(options: SinkOptions) -> ValueFormat:
+def format_of(options: SinkOptions) -> ValueFormat:
     """Return the format that the options choose. Raise `ConfigError` if pyarrow lacks a codec."""
     return _FORMATS[options.message_format](options)

@@ -70,7 +70,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
         raise ConfigError("option 'effectivelyOnce' is for streams; a batch write may use option 'stampRows'")
     options = SinkOptions.from_options(raw)
     check_columns(schema, options.topic, options.message_format)
-    if options.message_format != "raw" and options.compression != "none":
+    if options.message_format == "inlongmsg" and options.compression != "none":
         _log.warning(
             "[compressed-packs] option 'compression' makes packs that only this source reads: a job of InLong Sort "
             "that meets one fails and restarts without end; 'inlongPackCompression' makes packs that InLong reads"

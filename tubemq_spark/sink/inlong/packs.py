@@ -57,9 +57,9 @@ class Packs:
     def add(self, row: int, encoded: EncodedRow, cells: Cells, values: Sequence[bytes]) -> int:
         """Add rows that differ only in their `values`, and return how many: all or none.
 
-        `encoded` and `cells` are those of the first one. None are added that may not fit into a pack, that need packs
-        of their own, or that have an unknown topic; the rows before them with the same key are sent then. Raise as
-        `Producer.send` for rows before them.
+        `encoded` and `cells` are those of the first one, which was encoded alone first: so its errors are its own. None
+        are added that may not fit into a pack, that need packs of their own, or that have an unknown topic; the rows
+        before them with the same key are sent then. Raise as `Producer.send` for rows before them.
         """
         group = self._form.group_text(cells)
         most = self._most(encoded, group)
