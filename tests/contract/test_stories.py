@@ -165,7 +165,7 @@ def test_a_batch_read_leaves_the_group_where_it_was(cluster: Cluster, group: str
         assert positions(cluster, group, topic) == before
 
 
-def test_each_row_is_stored_once_although_tasks_are_killed_and_repeated(
+def test_each_row_is_stored_once_although_attempts_stop_half_way(
     cluster: Cluster, use_timings: UseTimings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first attempts die after some sends. Then the stage is repeated, and in the end the query starts again."""

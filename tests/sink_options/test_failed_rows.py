@@ -2,7 +2,7 @@
 """`failedRows` and `deadLetterTopic`, with each kind of row that can never be sent: nothing of it is sent.
 
 More texts that cannot be attributes, types or times: tests/protocol/test_message.py; cells that no pack can hold:
-tests/sink/test_row_encoder.py.
+tests/sink/test_value_format.py.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ _CAUSES: Mapping[int, FailureCause] = {
 
 # A broker that answers with one of these codes has stored nothing (wire: BrokerServiceServer). Any other failure, and
 # a missing answer, leave that open.
-_NOT_STORED = frozenset({ErrCode.BAD_REQUEST, ErrCode.UNAUTHORIZED, *_CAUSES})
 
 
 def classify_failure(outcome: SendOutcome) -> tuple[Fate, FailureCause]:
@@ -53,7 +52,7 @@ def classify_failure(outcome: SendOutcome) -> tuple[Fate, FailureCause]:
         # The visit token may have expired (CERTIFICATE_FAILURE): the next heartbeat brings a new one.
         if not is_retryable(code) and code != ErrCode.CERTIFICATE_FAILURE:
             return Fate.REFUSED, _CAUSES.get(code, FailureCause.OTHER)
-        fate = Fate.NOT_STORED if code in _NOT_STORED else Fate.HANDLED
+        fate = Fate.NOT_STORED if code in _CAUSES else Fate.HANDLED
         return fate, _CAUSES.get(code, FailureCause.OTHER)
     if isinstance(outcome, Failure):
         if is_elsewhere(outcome):
