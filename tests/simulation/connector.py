@@ -287,8 +287,9 @@ def replacements() -> list[Replacement]:
     from tubemq_spark.client.consumer.partition_reader import PartitionReader
     from tubemq_spark.sink import batch_state, task_attempts
     from tubemq_spark.source import input_partition
+    from tubemq_spark.source.truncation_check import TruncationCheck
 
-    report, read = LossPolicy.report, PartitionReader.batches
+    report, read, search = LossPolicy.report, PartitionReader.batches, TruncationCheck._search
 
     def recording_report(self: LossPolicy, loss: DataLossError, range_end: int | None = None) -> None:
         report(self, loss, range_end)
@@ -302,8 +303,15 @@ def replacements() -> list[Replacement]:
                 the_world().delivered(self._wanted.partition, self._claim.client_id)
                 yield batch
 
+    def recording_search(self: TruncationCheck, checked: Any, low: int, high: int, old_ids: Any) -> int:
+        world = the_world()
+        if world.running is not None and old_ids is None:
+            world.skipped(world.running.process, checked.store, low, high)
+        return search(self, checked, low, high, old_ids)
+
     return [
         (LossPolicy, "report", recording_report),
+        (TruncationCheck, "_search", recording_search),
         (PartitionReader, "batches", recording_read),
         (input_partition, "TaskContext", TaskContext),
         (task_attempts, "TaskContext", TaskContext),

@@ -59,6 +59,7 @@ class Reading:
         self.schedule, self.checkpoint = schedule, checkpoint
         self.batches: dict[int, list[Row]] = {}
         self.reports: list[Report] = []
+        self.skipped: list[tuple[StoreKey, int, int]] = []  # where the log says that messages may be new
         self._delivered: dict[int, tuple[int, Message]] = {}  # by id of the message of the truth
         self._losses_at: dict[int, int] = {}  # how many losses there were when a batch was written
         self._reports_at: dict[int, int] = {}  # how many reports there were then
@@ -200,7 +201,6 @@ class Reading:
     def rows_exact(self) -> None:
         """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
         starts, ends = self.starts, self.ends
-        # "it reports the loss that it can prove, and takes the other places for read": docs/concepts/positions.md
         reported = {report.partition.store for report in self.reports}
         given = {key for key, (batch, _) in self._delivered.items() if batch < self.checkpoint.committed}
         for partition, start in starts.items():
@@ -212,10 +212,13 @@ class Reading:
                     continue
                 if message.lost is None:
                     is_missing = end is not None and message.position < end and not self._is_reported(message)
-                    # Of a topic that was left out, only the log says that messages are skipped (delivery.md).
-                    is_known = partition.store in reported or partition.topic in self.schedule.left_out
-                    is_excused = (self._took_a_place(message) and is_known) or self._was_moved_before_a_crash(partition)
-                    if is_missing and not is_excused:
+                    # "If the connector cannot decide after a crash which messages are new, it skips the doubtful ones
+                    # and logs their range": delivery.md
+                    is_logged = any(
+                        store == partition.store and first <= message.position < end_of_range
+                        for store, first, end_of_range in self.skipped
+                    )
+                    if is_missing and not is_logged and not self._was_moved_before_a_crash(partition):
                         raise BrokenError(
                             "rows_exact", f"{message} is missing; the query is at {end}{self._of(message)}"
                         )

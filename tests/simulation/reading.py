@@ -22,7 +22,7 @@ from tests.simulation.operated import (
 )
 from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading, Report
 from tests.simulation.schedule import Disturbance, Setting, turn_knobs
-from tests.simulation.servers import DAMAGED, RETENTION
+from tests.simulation.servers import DAMAGED, RETENTION, StoreKey
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
 from tests.simulation.world import Process
 from tubemq_spark.client.consumer.working_group import stream_group
@@ -172,6 +172,7 @@ class OperatedReading(OperatedSchedule):
         for _, *what in extra["first"]:
             self.send(*what)
         world.reported = self._reported
+        world.skipped = self._skipped
         self.checkpoint = Checkpoint("/checkpoints/stream", "query-1")
         self.reading = Reading(self, self.checkpoint)
         self.group = Group(self.reading, GROUP)
@@ -245,6 +246,11 @@ class OperatedReading(OperatedSchedule):
             self.guarded(lambda: self.reading.reported(loss, ended=False))
         else:
             self.batch_reports[app].append(Report(loss, self.world.now))
+
+    def _skipped(self, process: Process, store: StoreKey, first: int, end: int) -> None:
+        if process.name.startswith("app"):
+            self.world.tell(process, f"skips [{first}, {end}) of {store}, where new messages may be")
+            self.reading.skipped.append((store, first, end))
 
     def _delivered(self, partition: Partition, client_id: str) -> None:
         """A reader has got messages. A crash may take away those behind them."""

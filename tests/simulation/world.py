@@ -222,6 +222,7 @@ class World:
         self.serving: Any = None  # the connection whose bytes a server handles now
         self.executed: Callable[[Any, Any], None] = lambda request, reply: None  # called for each request
         self.reported: Callable[[Process, Any], None] = lambda process, loss: None  # for each loss that is tolerated
+        self.skipped: Callable[..., None] = lambda process, store, first, end: None  # for a range that is logged
         self.delivered: Callable[[Any, str], None] = lambda partition, client_id: None  # for each batch of a reader
         self.entered: Callable[[Process, str], None] = lambda process, state: None  # called for each state
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []

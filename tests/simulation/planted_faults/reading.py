@@ -154,6 +154,15 @@ READING = (
         ("loss_reported", "rows_exact"),
     ),
     Fault(
+        "new_messages_skipped",
+        "after a crash the query reads on where new messages begin",
+        "source.truncation_check",
+        "TruncationCheck._search",
+        'min(run_searches(self.prober.visitor, searches, "the first new message").values())',
+        "high",
+        ("rows_exact",),
+    ),
+    Fault(
         "replaced_messages_delivered",
         "a loss between the planning of a micro-batch and its reading fails the run",
         "client.consumer.partition_reader",
