@@ -21,7 +21,7 @@ WRITING = (
         "a failed send is repeated",
         "protocol.send_outcome",
         "classify_failure",
-        "Fate.NOT_STORED if code in _NOT_STORED else Fate.HANDLED",
+        "Fate.NOT_STORED if code in _CAUSES else Fate.HANDLED",
         "Fate.REFUSED",
         ("errors_explained",),
     ),
