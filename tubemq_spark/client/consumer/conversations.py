@@ -14,6 +14,7 @@ contains shorter ones, by `yield from`.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -159,10 +160,13 @@ class _Table(Generic[T]):
         lock: AbstractContextManager[Any],
     ) -> None:
         self._channel, self._begin, self._at_once, self._lock = channel, begin, at_once, lock
+        # Those that have not begun. Each makes some twenty objects: if all were there together, they would outlive
+        # Python's young garbage collections, and more full ones would follow, which visit all objects of the process.
+        self._later = deque(begin)
         self._running: dict[Partition, Conversation[T]] = {}
         self._asks: dict[Partition, Sequence[ServerRequest]] = {}  # what is to be sent next
-        self._answers = dict.fromkeys(begin, 0)  # since a conversation began, after which it asked on
-        self._most_answers = dict.fromkeys(begin, 0)
+        self._answers: dict[Partition, int] = {}  # since a conversation began, after which it asked on
+        self._most_answers: dict[Partition, int] = {}
         self._error: Exception | None = None  # that ends all, when each answer has been passed on
         self.interrupted: dict[Partition, Wait] = {}
         self.results: dict[Partition, T] = {}
@@ -170,8 +174,6 @@ class _Table(Generic[T]):
     def begin(self) -> bool:
         """Let the conversations begin. Return as `_talk`."""
         with self._lock:
-            for partition in self._begin:
-                self._start(partition)
             return self._talk()
 
     def resume(self) -> bool:
@@ -197,13 +199,17 @@ class _Table(Generic[T]):
         """Let the conversations go on until each has ended or is interrupted. Return whether one has got further than
         ever before: one that begins again and again makes no progress."""
         has_progress = False
-        while self._asks and self._error is None:
+        while self._error is None:
+            while self._later and len(self._asks) < self._at_once:
+                self._start(self._later.popleft())
+            if not self._asks:
+                break
             sent = {partition: self._asks.pop(partition) for partition in list(self._asks)[: self._at_once]}
             for partition, exchanges in self._channel.exchange(sent).items():
                 self._advance(partition, exchanges)
                 if partition in self._asks:
                     self._answers[partition] += 1
-                if partition in self.results or self._answers[partition] > self._most_answers[partition]:
+                if partition in self.results or self._answers[partition] > self._most_answers.get(partition, 0):
                     self._most_answers[partition] = self._answers[partition]
                     has_progress = True
         if self._error is not None:
