@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource
+from tests.simulation.group_promises import Fencing, Group
 from tests.simulation.operated import (
     ELAPSED,
     RETRY_FOR,
@@ -20,7 +21,8 @@ from tests.simulation.operated import (
     let_messages_be_long,
     some_options,
 )
-from tests.simulation.promises import UNIT, BrokenError, Fencing, Group, Reading, Report
+from tests.simulation.promises import UNIT, BrokenError, granted_by
+from tests.simulation.reading_promises import Reading, Report
 from tests.simulation.schedule import Disturbance, Setting, turn_knobs
 from tests.simulation.servers import DAMAGED, RETENTION, StoreKey
 from tests.simulation.spark import Application, Checkpoint, StreamQuery
@@ -319,6 +321,7 @@ class OperatedReading(OperatedSchedule):
         return not self.checkpoint.offsets or self.has_weather
 
     @property
+    @granted_by("delivery.md", "after half a minute in which the driver cannot reach a broker or stands still")
     def claims_stay(self) -> bool:
         """Return True if no broker can have forgotten claims of its clients."""
         recent = {what for at, what in self.troubles if self.world.now - at < 60.0}

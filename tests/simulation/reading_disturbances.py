@@ -8,8 +8,9 @@ from functools import partial
 
 from tests.simulation.connector import FileSink, Row, TubeMQSource, batch_read
 from tests.simulation.java import JavaConsumer, JavaProducer
-from tests.simulation.promises import UNIT, BrokenError, Reading, Report
+from tests.simulation.promises import UNIT, BrokenError
 from tests.simulation.reading import GROUP, LIMITS, OperatedReading
+from tests.simulation.reading_promises import Reading, Report
 from tests.simulation.schedule import Disturbance, Moment
 from tests.simulation.servers import CRASH, DELETED, RETENTION, Message
 from tests.simulation.spark import Checkpoint, StreamQuery

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tests.simulation.promises import UNIT, BrokenError
+from tests.simulation.promises import UNIT, BrokenError, granted_by
 from tests.simulation.servers import DELETED, RETENTION, Message
-from tests.simulation.written import LONGEST_SEND, Attempt, Copy, Entry
+from tests.simulation.written import Attempt, Copy, Entry, Plan, is_late
 from tubemq_spark.client.consumer import partition_scan
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ SETTLING = 3.0  # seconds that a run gives to the attempts of an earlier one
 
 
 class StoredOnce:
-    """Each exception is a condition with a comment that names the sentence."""
-
     def __init__(self, writing: Writing) -> None:
         self._writing, self._schedule = writing, writing.schedule
 
@@ -35,7 +33,7 @@ class StoredOnce:
         before = [copy.attempt for copy in live if copy.attempt is not None and not copy.attempt.once]
         if len(live) <= len(before):
             return
-        if self._excuse(entry, live) is None:
+        if not self._is_excused(entry, live):
             copies = "; ".join(map(str, live))
             on = f", {len(before)} times before effectivelyOnce was switched on" if before else ""
             raise BrokenError(
@@ -43,42 +41,34 @@ class StoredOnce:
                 f"{entry} is stored {len(live)} times{on}, and was written {len(entry.rows)} times: {copies}",
             )
 
-    def _excuse(self, entry: Entry, live: Sequence[Copy]) -> str | None:
-        """Return the exception of docs/sink.md that allows further copies, None if there is none."""
-        origin = entry.origin
-        attempts = [one for one in self._writing.attempts_of(origin) if entry.body in one.bodies]
-        # "or with `effectivelyOnceUncertain=sendAgain` sends the rows it did not find"
-        if any(one.send_again for one in attempts):
-            return "sendAgain"
-        # "with `spark.speculation`: TubeMQ cannot prevent two attempts … that run at the same time from both writing"
-        if any(one.is_speculative for one in attempts):
-            return "speculation"
-        # "The option needs a new checkpoint": a run without it has begun the first batch
-        if origin[1] == 0 and any(c.attempt is not None and not c.attempt.once for c in live):
-            return "switched on"
-        # "for a broker that handles a send more than 10 s after it answered another request"
-        if any(copy.late_for > LONGEST_SEND for copy in live):
-            return "late broker"
-        # "for an executor whose sends still arrive more than 3 s after Spark gave it up": another run has begun since
-        for copy in live:
-            mine = copy.attempt
-            if mine is not None and any(
-                one.run != mine.run and mine.at < one.at < copy.message.at - SETTLING for one in attempts
-            ):
-                return "late executor"
-        # "two runs …, if both plan the batch in the same moment": one that comes later finds the other one's plan
-        plans = sorted(one.at for (_, of), one in self._writing.plans.items() if of == origin)
-        if len(plans) > 1 and plans[1] - plans[0] < AT_ONCE:
-            return "planned at once"
-        # "if Spark repeats a stage because shuffle files were lost, and the tasks could not leave marks"
-        if self.is_unmarked(attempts):
-            return "no mark"
-        # "… or a broker lost its disk, and others have written more than 16 384 messages to a partition since"
+    def _is_excused(self, entry: Entry, live: Sequence[Copy]) -> bool:
+        """Return True if docs/sink.md allows further copies."""
+        attempts = [one for one in self._writing.attempts_of(entry.origin) if entry.body in one.bodies]
+        return (
+            _may_send_again(attempts)
+            or _is_speculated(attempts)
+            or _was_begun_without_the_option(entry, live)
+            or _is_late_at_the_broker(live)
+            or _is_late_in_the_executor(attempts, live)
+            or self._is_planned_at_once(entry)
+            or self.is_unmarked(attempts)
+            or self._has_lost_disk(live)
+        )
+
+    @granted_by("sink.md", "or if both plan the batch in the same moment")
+    def _is_planned_at_once(self, entry: Entry) -> bool:
+        """Return True if two runs planned the batch at once: a run that comes later finds the plan of the other."""
+        plans = sorted(one.at for (_, of), one in self._writing.plans.items() if of == entry.origin)
+        return len(plans) > 1 and plans[1] - plans[0] < AT_ONCE
+
+    @granted_by(
+        "sink.md", "if a broker crashes that keeps more than 16 384 messages of a store there, or if it loses its disk"
+    )
+    def _has_lost_disk(self, live: Sequence[Copy]) -> bool:
+        """Return True if so much was written to a new store since then that a search begins behind a message."""
         lost = {loss.store for loss in self._schedule.truth.losses if loss.how == DELETED}
         last = max(copy.message.at for copy in live)
-        if any(c.message.partition.store in lost and self._is_far_back(c.message, last) for c in live):
-            return "lost disk"
-        return None
+        return any(c.message.partition.store in lost and self._is_far_back(c.message, last) for c in live)
 
     def _is_far_back(self, message: Message, at: float) -> bool:
         """Return True if a search then began behind the message."""
@@ -88,24 +78,25 @@ class StoredOnce:
 
     def is_unmarked(self, attempts: Iterable[Attempt]) -> bool:
         """Return True if some of the attempts are of a repeated stage and perhaps could not leave marks."""
-        for attempt in attempts:
-            plan = self._writing.plans.get((attempt.run, attempt.origin))
-            if plan is None or not attempt.is_of_repeated_stage:
-                continue
-            # "no partition of the topics that the driver has written to held 16 messages when the batch began, or …"
-            if not plan.could_mark:
-                return True
-            # "… or retention has removed more than half of them"
-            if any(loss.how == RETENTION and loss.at >= plan.at for loss in self._schedule.truth.losses):
-                return True
-            # "an attempt of an earlier stage, of this batch or of one before it, gets its first row …"
-            if self._outlived(attempt, plan.at):
-                return True
-            # "the broker of the mark fails meanwhile"
-            if self._schedule.broker_failed_since(plan.at):
-                return True
-        return False
+        return any(
+            _could_leave_no_mark(plan)
+            or self._has_lost_messages_since(plan.at)
+            or self._outlived(attempt, plan.at)
+            or self._broker_of_a_mark_failed(plan.at)
+            for attempt in attempts
+            if attempt.is_of_repeated_stage
+            and (plan := self._writing.plans.get((attempt.run, attempt.origin))) is not None
+        )
 
+    @granted_by("sink.md", "retention has removed more than half of them")
+    def _has_lost_messages_since(self, planned_at: float) -> bool:
+        return any(loss.how == RETENTION and loss.at >= planned_at for loss in self._schedule.truth.losses)
+
+    @granted_by("sink.md", "the broker of a mark failed meanwhile")
+    def _broker_of_a_mark_failed(self, planned_at: float) -> bool:
+        return self._schedule.broker_failed_since(planned_at)
+
+    @granted_by("sink.md", "attempts of a task replaced each other's marks eight times before the first one sent again")
     def _outlived(self, attempt: Attempt, planned_at: float) -> bool:
         """Return True if an attempt of this or an earlier batch got its first rows after its next batch had begun, and
         since this batch was planned: it leaves its mark then."""
@@ -122,3 +113,39 @@ class StoredOnce:
             if name == attempt.origin[0] and batch <= attempt.origin[1] and task == attempt.task
             for one in attempts[(name, batch), task]
         )
+
+
+@granted_by("sink.md", "no partition had received 16 messages (the log has `[no-marks]` before the batch)")
+def _could_leave_no_mark(plan: Plan) -> bool:
+    return not plan.could_mark
+
+
+@granted_by("sink.md", "it sends the rows that it did not find, and may store rows of one batch twice")
+def _may_send_again(attempts: Sequence[Attempt]) -> bool:
+    return any(one.send_again for one in attempts)
+
+
+@granted_by("sink.md", "`spark.speculation`, with which two attempts of a task send at the same time")
+def _is_speculated(attempts: Sequence[Attempt]) -> bool:
+    return any(one.is_speculative for one in attempts)
+
+
+@granted_by("sink.md", "nothing shows that a run without the option was killed in the first batch of a checkpoint")
+def _was_begun_without_the_option(entry: Entry, live: Sequence[Copy]) -> bool:
+    is_first = entry.origin[1] == 0
+    return is_first and any(copy.attempt is not None and not copy.attempt.once for copy in live)
+
+
+@granted_by("sink.md", "a broker that handles a send more than 10 s after it answered another request")
+def _is_late_at_the_broker(live: Sequence[Copy]) -> bool:
+    return any(map(is_late, live))
+
+
+@granted_by("sink.md", "if the older one sends more than 3 s after the newer one began")
+def _is_late_in_the_executor(attempts: Sequence[Attempt], live: Sequence[Copy]) -> bool:
+    return any(
+        other.run != sender.run and sender.at < other.at < copy.message.at - SETTLING
+        for copy in live
+        if (sender := copy.attempt) is not None
+        for other in attempts
+    )

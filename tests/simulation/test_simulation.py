@@ -17,8 +17,9 @@ import pytest
 from tests.simulation import world as worlds
 from tests.simulation.choices import Choices
 from tests.simulation.families import FAMILIES, play, stage
+from tests.simulation.group_promises import Group
 from tests.simulation.network import Network, Socket
-from tests.simulation.promises import BrokenError, Group
+from tests.simulation.promises import BrokenError
 from tests.simulation.reduce import Reduction, fewest
 from tests.simulation.run import play_chunk
 from tests.simulation.story import reproduction, tell

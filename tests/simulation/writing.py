@@ -22,7 +22,7 @@ from tests.simulation.operated import (
     let_messages_be_long,
     some_options,
 )
-from tests.simulation.promises import UNIT, BrokenError
+from tests.simulation.promises import UNIT, BrokenError, granted_by
 from tests.simulation.schedule import Disturbance, Moment, Outcome, Setting, some, turn_knobs
 from tests.simulation.servers import DELETED, Message
 from tests.simulation.spark import Application, Checkpoint, StreamQuery, TwoRunsError
@@ -410,6 +410,11 @@ class OperatedWriting(OperatedSchedule):
         if isinstance(error, ServerError):
             self.explain(f"a task of batch {batch}", error)
 
+    @granted_by("sink.md", "the task of the next run may take copies for other rows, and fails")
+    def _copies_are_taken_for_other_rows(self, batch: int) -> bool:
+        attempts = self.writing.attempts_of(("batch", batch))
+        return any(one.is_speculative for one in attempts) or self.writing.stored_once.is_unmarked(attempts)
+
     def explain(self, who: str, error: BaseException) -> None:
         is_long = self.options.get(ELAPSED) == _LONG_RETRIES
         if isinstance(error, ServerError) and is_long and not self.broker_failed_since(self.world.now):
@@ -452,11 +457,8 @@ class OperatedWriting(OperatedSchedule):
         if "effectivelyOnceMaxOffsets" in str(error):
             self.options.pop("effectivelyoncemaxoffsets", None)  # as the error advises
             return
-        attempts = self.writing.attempts_of(("batch", batch))
-        if "not among its rows" in str(error) and (
-            any(one.is_speculative for one in attempts) or self.writing.stored_once.is_unmarked(attempts)
-        ):
-            return  # "the task of the next run may take copies for other rows"
+        if "not among its rows" in str(error) and self._copies_are_taken_for_other_rows(batch):
+            return
         if isinstance(error, FencedError) and (self.has_other_attempts or self._has_late_requests):
             return  # the newer attempt of a copy may fence this one before it writes, a late move of a mark as well
         self.explain("the query", error)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import Socket
-from tests.simulation.promises import BrokenError
+from tests.simulation.promises import BrokenError, granted_by
 from tests.simulation.receipts import Receipts
 from tests.simulation.servers import Message
 from tests.simulation.stored_once import StoredOnce
@@ -339,9 +339,15 @@ class Writing:
                         )
                     last[partition] = place, entry
 
+    @granted_by(
+        "concepts/positions.md", "loses what it had not flushed, and uses the same positions for other messages later"
+    )
+    def _positions_come_again(self) -> bool:
+        return any(self.schedule.crashes.values())
+
     def batches_in_order(self) -> None:
         """The first copies of a batch in a partition precede those of the next one."""
-        if any(self.schedule.crashes.values()):  # a broker then gives positions again
+        if self._positions_come_again():
             return
         last: dict[Partition, tuple[int, Entry]] = {}
         for batch in sorted(number for kind, number in self.committed_at if kind == "batch"):
@@ -360,13 +366,15 @@ class Writing:
                     ends[partition] = place, entry
             last.update(ends)
 
+    @granted_by("sink.md", "then does without its partitions; their keys go to others")
+    def _batch_does_without_a_broker(self) -> bool:
+        """Return True if a broker may have been down when a batch with effectivelyOnce was planned."""
+        is_once = any(one.once for of in self.attempts.values() for one in of)
+        return is_once and self.schedule.broker_failed_since(0.0)
+
     def key_has_one_partition(self) -> None:
         """As long as the partitions stay, all rows of a key are in one of them."""
-        if self.schedule.partitions_changed:
-            return
-        # "A batch that starts while a broker is down waits 2 s for it and then does not use its partitions; their keys
-        # go to others meanwhile."
-        if any(one.once for of in self.attempts.values() for one in of) and self.schedule.broker_failed_since(0.0):
+        if self.schedule.partitions_changed or self._batch_does_without_a_broker():
             return
         homes: dict[tuple[str, bytes], dict[Partition, Entry]] = defaultdict(dict)
         for entry in self.entries.values():

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.simulation.promises import granted_by
 from tests.simulation.servers import RETENTION, Message
 from tests.simulation.world import Process
 from tests.without_spark.sink import Cells
@@ -19,7 +20,7 @@ from tubemq_spark.sink.options import PACK_CODECS
 _BODY = re.compile(rb"[bwx]\d+/t\d+/r\d+;x*\.")  # of a row, within a pack
 _PACK = b"\x0f\x01"  # the begin of a pack of InLong
 
-LONGEST_SEND = 10.0  # seconds; "for a broker that handles a send more than 10 s after it answered another request"
+LONGEST_SEND = 10.0  # seconds
 
 Origin = tuple[str, int]
 """A batch: `batch` and its number, or `write` and the number of a batch write."""
@@ -130,14 +131,19 @@ def bodies_in(message: Message, attributes: Mapping[str, str]) -> Iterable[bytes
     return [body]
 
 
+@granted_by("sink.md", "a proxy may deliver it, or a broker that has read it handles it late")
+def is_late(copy: Copy) -> bool:
+    """Return True if the broker handled the send long after it answered another request."""
+    return copy.late_for > LONGEST_SEND
+
+
 def places_of(entry: Entry) -> dict[Partition, list[tuple[float, int, int]]]:
-    """Return when and where the copies were stored, by partition, but for those that a crash removed and late ones: "A
-    copy that comes later still is behind them: … a broker that has read it handles it late" (docs/sink.md).
+    """Return when and where the copies were stored, by partition, but for those that a crash removed and late ones.
 
     The time comes first, because a broker that lost its disk gives positions again.
     """
     found: dict[Partition, list[tuple[float, int, int]]] = defaultdict(list)
     for copy in entry.copies:
-        if copy.message.lost in (None, RETENTION) and copy.late_for <= LONGEST_SEND:
+        if copy.message.lost in (None, RETENTION) and not is_late(copy):
             found[copy.message.partition].append((copy.message.at, copy.message.position, copy.index))
     return found
