@@ -115,7 +115,7 @@ class StoredOnce:
         )
 
 
-@granted_by("sink.md", "no partition had received 16 messages (the log has `[no-marks]` before the batch)")
+@granted_by("sink.md", "no partition had received 32 messages (the log has `[no-marks]` before the batch)")
 def _could_leave_no_mark(plan: Plan) -> bool:
     return not plan.could_mark
 

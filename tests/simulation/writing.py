@@ -360,7 +360,7 @@ class OperatedWriting(OperatedSchedule):
         stores = [self.store_of(partition) for topic in topics for partition in self.partitions_of(topic)]
         could_mark = any(
             store is not None
-            and store.max_offset - store.min_offset >= UNIT * max(16, min(1024, store.max_offset // UNIT // 2))
+            and store.max_offset - store.min_offset >= UNIT * max(32, min(1024, store.max_offset // UNIT // 2))
             for store in stores
         )
         if not self.is_copy:

@@ -30,7 +30,7 @@ from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
 
 ROWS = [{"value": b"%d" % row} for row in range(50)]
-EARLIER = [b"earlier"] * 40
+EARLIER = [b"earlier"] * 80
 Exchange = Callable[..., tuple[int, int] | None]
 Make = Callable[..., TaskMark]
 
@@ -186,6 +186,16 @@ def test_an_attempt_notices_any_of_the_later_ones(clock: ManualClock, make: Make
         marks[0].check()
 
 
+@pytest.mark.parametrize(("stored", "stored_later"), [(32, 32), (40, 5000), (10_000, 20_000)])
+def test_an_attempt_that_begins_behind_the_next_batch_searches(make: Make, stored: int, stored_later: int) -> None:
+    """Another attempt has stored the rows of its batch, and Spark has not ended this one yet."""
+    group = Group()
+    assert not make(group.exchange, plan=6, stored=stored).take()
+    assert not make(group.exchange, plan=7, stored=stored_later).take()
+    assert make(group.exchange, plan=6, stored=stored).take()
+    assert not make(group.exchange, plan=8, stored=stored_later).take()
+
+
 def test_attempts_that_take_their_marks_at_the_same_time_differ(clock: ManualClock, make: Make) -> None:
     """One finds a mark that another one is about to replace: the next mark after it may be the first attempt's."""
     group, meanwhile = Group(), list[int]()
@@ -236,7 +246,7 @@ def test_a_store_that_begins_at_a_mark_ends_no_attempt_in_circles(make: Make, at
         assert len(asked) < 10
         return begin, max(begin, given[-1])
 
-    mark = make(exchange, attempt, stored=16)
+    mark = make(exchange, attempt, stored=32)
     begin = max(mark._places[0].marks)
     assert mark.take()
 

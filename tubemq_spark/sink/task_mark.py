@@ -8,13 +8,15 @@ So each attempt that has rows leaves a mark at a broker before its first message
 `<base>_task_<n>`, in which nobody reads. The plan of the batch decides where the mark of a task is and which positions
 are marks of this plan: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by the
 next one, and searches for rows. The attempt that has left the first mark then finds another position, and stops: a mark
-of its plan, of another run, or of a later batch if it was idle for long.
+of its plan, of another run, or of a later batch if it was idle for long. An attempt that finds a mark of the next plan
+searches, too: another attempt has stored the rows of its batch, and Spark has not ended this one yet.
 
 Positions are clamped to those of the store, so a store that holds less than `_SLOTS` messages takes no marks. The plan
 only knows how many it has received; if retention has removed more than half, the task tries another store.
 
-An old position is not a mark: the number of a position in the index, modulo the number of slots, encodes plan and
-attempt. An old mark may be taken for one of this plan by chance. The search then finds nothing.
+An old position is not a mark: the number of a position in the index, modulo the number of plans that differ, is the
+plan. This number of plans is a power of two that grows with the store, so plans of different begins understand each
+other. An old mark may be taken for one of this plan by chance. The search then finds nothing.
 
 Marks are an additional proof. If a broker does not answer or refuses the group, the task goes on as if it had found
 none. If a crash or retention has removed its mark, the attempt stops as well, and Spark's next one searches.
@@ -37,7 +39,7 @@ from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
 
-_SLOTS, _MOST_SLOTS = 16, 1024  # positions before the end; a part of them belongs to a batch, `_MARKS` at least
+_SLOTS, _MOST_SLOTS = 32, 1024  # positions before the end; a part of them belongs to a plan, `_MARKS` at least
 # Spark attempts a stage at most 4 times, by default (spark.stage.maxConsecutiveAttempts). Attempts that look at the
 # same time replace each other, and leave two or three marks each.
 _MARKS = 8
@@ -57,6 +59,7 @@ class _Place(NamedTuple):
     group: str
     partition: Partition
     marks: list[int]
+    plans: int  # that differ
 
 
 class TaskMark:
@@ -73,14 +76,15 @@ class TaskMark:
         round_, first = divmod(task.partition, max(1, len(stores)))
         places = [*islice(cycle(stores), first, first + min(_PLACES, len(stores)))]
         self._places = [
-            _Place(task_group(base, round_ * _PLACES + number), one, _marks_before(begins[one], plan))
+            _Place(task_group(base, round_ * _PLACES + number), one, *_marks_before(begins[one], plan))
             for number, one in enumerate(places)
         ]
+        self._next_plan = plan + 1
         self._own: set[int] = set()  # the mark; those that were tried if it is unknown which of them the broker has
         self._is_left = False  # a broker has answered that it has the mark
 
     def take(self) -> bool:
-        """Leave the mark. Return True if it replaces that of an earlier attempt."""
+        """Leave the mark. Return True if it replaces that of an earlier attempt, or one of the next plan."""
         has_earlier = False
         while self._places:
             self._proven_at = self._clock.monotonic()
@@ -94,7 +98,7 @@ class TaskMark:
                         self._own.remove(mark)
                     return has_earlier
                 found, now = answer
-                has_earlier = has_earlier or found in marks
+                has_earlier = has_earlier or found in marks or self._is_of_next_plan(found)
                 if found not in marks or now != mark or found in known:
                     break
                 known |= {found, mark}  # if another one is found next, an attempt has left it meanwhile
@@ -106,6 +110,10 @@ class TaskMark:
                 return has_earlier
             self._places.pop(0)
         return has_earlier
+
+    def _is_of_next_plan(self, position: int) -> bool:
+        plans = self._places[0].plans
+        return (position // UNIT - self._next_plan) % plans == 0
 
     def check(self) -> None:
         """Raise `FencedError` if another attempt has replaced the mark. Ask the broker if the last proof is too old."""
@@ -129,10 +137,10 @@ class TaskMark:
             )
 
     def _exchange(self, position: int | None) -> tuple[int, int] | None:
-        group, partition, _ = self._places[0]
+        place = self._places[0]
         try:
             within = self._session.settings.timings.broker_away_after
-            return exchange_position(self._session, group, partition, position, within=within)
+            return exchange_position(self._session, place.group, place.partition, position, within=within)
         except TubeMQError as error:
             _log.warning(
                 "[no-mark] %s leaves no mark, so a repeated stage would not find its rows: %s", self._task, error
@@ -141,10 +149,10 @@ class TaskMark:
             return None
 
 
-def _marks_before(end: int, plan: int) -> list[int]:
-    """Return the positions that are marks of the plan, the last ones before `end`."""
+def _marks_before(end: int, plan: int) -> tuple[list[int], int]:
+    """Return the positions that are marks of the plan, the last ones before `end`, and how many plans differ."""
     last = end // UNIT
     slots = max(_SLOTS, min(_MOST_SLOTS, 1 << last.bit_length() - 2))
-    count = max(_MARKS, slots // 64)
-    first = plan % (slots // count) * count
-    return [(last - (last - first - number) % slots) * UNIT for number in range(count)]
+    plans = min(slots // _MARKS, 64)
+    first = last - (last - plan) % plans
+    return [number * UNIT for number in range(first, last - slots, -plans)], plans

@@ -123,7 +123,7 @@ WRITING = (
         "each row is stored once if Spark repeats a stage",
         "sink.task_mark",
         "TaskMark.take",
-        "has_earlier or found in marks",
+        "has_earlier or found in marks or self._is_of_next_plan(found)",
         "False",
         ("stored_once",),
     ),
