@@ -96,7 +96,7 @@ class StoredOnce:
     def _broker_of_a_mark_failed(self, planned_at: float) -> bool:
         return self._schedule.broker_failed_since(planned_at)
 
-    @granted_by("sink.md", "attempts of a task replaced each other's marks eight times before the first one sent again")
+    @granted_by("sink.md", "an attempt of an earlier batch that Spark gave up replaced a mark")
     def _outlived(self, attempt: Attempt, planned_at: float) -> bool:
         """Return True if an attempt of this or an earlier batch got its first rows after its next batch had begun, and
         since this batch was planned: it leaves its mark then."""
