@@ -31,9 +31,7 @@ from tubemq_spark.protocol.frame import Frame, FrameDecoder
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
 from tubemq_spark.protocol.varint import read_varint
 
-_MOST_LENGTHS = (
-    MAX_FRAME_MAX_LIST_SIZE * 4 + RPC_MAX_BUFFER_SIZE
-)  # bytes of all blocks of a frame, of which one is full
+_UNLIMITED = 1 << 62
 
 Ending = Literal["whole", "incomplete", "no frame"]
 
@@ -75,12 +73,6 @@ def accepts_frames(given: Stream) -> bool:
     except ProtocolError:
         ending = "no frame"
     wanted, wanted_ending = _frames_in(b"".join(given.pieces), given.framing)
-    if (ending, wanted_ending) == ("whole", "no frame"):
-        # It looks at the blocks again only when as many bytes have come as the frame has at least.
-        try:
-            decoder.feed(bytes(_MOST_LENGTHS))
-        except ProtocolError:
-            ending = "no frame"
     assert found == wanted
     assert ending == ("whole" if wanted_ending == "incomplete" else wanted_ending)
     assert decoder.is_inside_frame == (wanted_ending != "whole")
@@ -92,18 +84,18 @@ def _frames_in(data: bytes, framing: Framing) -> tuple[list[Frame], Ending]:
     at = 0
     while at < len(data):
         if framing is Framing.STANDARD:
-            one = _frame_at(data, at)
+            one = _frame_at(data, at, _UNLIMITED)
         elif len(data) - at < 4:
             one = "incomplete"
         else:
             (length,) = struct.unpack_from(">i", data, at)
             if not 12 <= length <= MAX_PREFIXED_LENGTH:
                 one = "no frame"
-            elif len(data) - at - 4 < length:
-                one = "incomplete"
             else:
-                inner = _frame_at(data[at + 4 : at + 4 + length], 0)
-                one = "no frame" if isinstance(inner, str) else (inner[0], at + 4 + length)
+                end = at + 4 + length
+                one = _frame_at(data, at + 4, end)
+                if not isinstance(one, str):
+                    one = (one[0], end) if end <= len(data) else "incomplete"
         if isinstance(one, str):
             return found, one
         found.append(one[0])
@@ -111,8 +103,8 @@ def _frames_in(data: bytes, framing: Framing) -> tuple[list[Frame], Ending]:
     return found, "whole"
 
 
-def _frame_at(data: bytes, start: int) -> tuple[Frame, int] | Literal["incomplete", "no frame"]:
-    """Return the standard frame at `start`, and where it ends."""
+def _frame_at(data: bytes, start: int, limit: int) -> tuple[Frame, int] | Literal["incomplete", "no frame"]:
+    """Return the standard frame at `start`, which ends at `limit` or before, and where it ends."""
     if len(data) - start < 4:
         return "incomplete"
     if data[start : start + 4] != RPC_PROTOCOL_BEGIN_TOKEN.to_bytes(4, "big"):
@@ -125,10 +117,14 @@ def _frame_at(data: bytes, start: int) -> tuple[Frame, int] | Literal["incomplet
     at = start + 12
     body = b""
     for _ in range(count):
+        if at + 4 > limit:
+            return "no frame"
         if len(data) - at < 4:
             return "incomplete"
         (size,) = struct.unpack_from(">i", data, at)
         if not 0 <= size <= RPC_MAX_BUFFER_SIZE:
+            return "no frame"
+        if at + 4 + size > limit:
             return "no frame"
         if len(data) - at - 4 < size:
             return "incomplete"

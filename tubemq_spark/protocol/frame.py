@@ -25,10 +25,9 @@ from tubemq_spark.protocol.constants import (
 _HEAD = struct.Struct(">Iii")
 _LENGTH = struct.Struct(">i")
 _SINGLE = struct.Struct(">Iiii")  # the head of a frame with one block, and the block's length
-_LEAST = 4  # bytes before anything of a frame can be decoded
 _TOKEN = struct.pack(">I", RPC_PROTOCOL_BEGIN_TOKEN)
-
-Source = bytearray | memoryview
+_UNKNOWN = 1 << 62  # the end of a frame without a length
+_MAX_KEPT = 4 << 20  # bytes of a buffer that is used again; brokers send about one MiB in a frame
 
 
 class Frame(NamedTuple):
@@ -70,7 +69,7 @@ def _encode_blocks(serial_no: int, body: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Decodes a stream of bytes, in any cuts, into whole frames.
+    """Decodes a stream of bytes, in any cuts, into whole frames. It decodes each block of a frame once.
 
     After a `ProtocolError` the decoder refuses all further bytes, because frames cannot be found any more. It returns
     the frames before the error first, so that the result does not depend on the cuts.
@@ -78,14 +77,21 @@ class FrameDecoder:
 
     def __init__(self, framing: Framing) -> None:
         self._is_prefixed = framing is Framing.PREFIXED
-        self._kept = bytearray()  # the beginning of an incomplete frame
-        self._needed = _LEAST  # bytes to collect before the next attempt to decode
         self._failure: str | None = None
+        # The beginning of an incomplete frame. The buffer is used again, because new memory costs more than a copy.
+        self._begun = bytearray()
+        self._filled = 0  # bytes of the buffer that have come
+        # What is decoded of this frame
+        self._serial_no = 0
+        self._count = 0  # of its blocks; 0 until the head has come
+        self._blocks: list[slice] = []  # those that have come
+        self._cursor = 0  # where the size of the next one is
+        self._end = _UNKNOWN  # where a prefixed frame ends
 
     @property
     def is_inside_frame(self) -> bool:
         """Whether the beginning of a frame has come, or bytes that are not a frame, and not its end."""
-        return bool(self._kept) or self._failure is not None
+        return self._filled > 0 or self._failure is not None
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that `data` completes, in order. Raise `ProtocolError` if the bytes are not frames."""
@@ -94,38 +100,44 @@ class FrameDecoder:
         frames: list[Frame] = []
         left = memoryview(data)
         try:
-            while self._kept and left:
-                # Most frames are small, or mostly padding, so they are decoded in place. Only the missing bytes of the
-                # first frame are copied, if its length is known.
-                lacking = self._needed - len(self._kept) if self._is_prefixed else len(left)
-                self._kept += left[:lacking]
-                left = left[lacking:]
-                del self._kept[: self._take_all(self._kept, frames)]
-            if left:
-                self._kept += left[self._take_all(left, frames) :]
+            if not self._filled:
+                left = left[self._take_singles(left, frames) :]
+            while left:
+                before = self._filled
+                self._keep(left)
+                end = self._decode()
+                if end is None:
+                    break
+                with memoryview(self._begun) as whole:  # slices of a bytearray would be copies
+                    frames.append(Frame(self._serial_no, b"".join([whole[block] for block in self._blocks])))
+                left = left[end - before :]
+                self._begin()
+                left = left[self._take_singles(left, frames) :]
         except ProtocolError as error:
             self._failure = str(error)
             if not frames:
                 raise
         return frames
 
-    def _take_all(self, source: Source, frames: list[Frame]) -> int:
-        """Append the complete frames at the start of `source` to `frames`; return where the rest starts."""
-        start = 0
-        while len(source) - start >= self._needed:
-            before, start = start, self._take_singles(source, start, frames)
-            if start == before:
-                found = self._take(source, start)
-                if found is None:
-                    break
-                frame, start = found
-                frames.append(frame)
-            self._needed = _LEAST
-        return start
+    def _begin(self) -> None:
+        """Begin the next frame."""
+        self._filled = self._count = self._cursor = 0
+        self._blocks, self._end = [], _UNKNOWN
+        if len(self._begun) > _MAX_KEPT:
+            self._begun = bytearray()
 
-    def _take_singles(self, source: Source, start: int, frames: list[Frame]) -> int:
-        """Do the same as `_take_all` for frames of one block, the usual ones, with one unpacking for each."""
-        filled = len(source)
+    def _keep(self, data: memoryview) -> None:
+        filled = self._filled + len(data)
+        if (lacking := filled - len(self._begun)) > 0:
+            self._begun += bytes(lacking)
+        with memoryview(self._begun) as whole:  # to assign to a slice of a bytearray would copy twice
+            whole[self._filled : filled] = data
+        self._filled = filled
+
+    def _take_singles(self, source: memoryview, frames: list[Frame]) -> int:
+        """Append the frames of one block at the start of `source`, the usual ones, with one unpacking for each. Return
+        where the rest starts."""
+        filled, start = len(source), 0
         front = _LENGTH.size if self._is_prefixed else 0
         while (body := start + front + _SINGLE.size) <= filled:
             token, serial_no, count, size = _SINGLE.unpack_from(source, start + front)
@@ -141,56 +153,62 @@ class FrameDecoder:
             start = next_start
         return start
 
-    def _take(self, source: Source, start: int) -> tuple[Frame, int] | None:
-        """Return the frame at `start` and where the next one starts, or set `_needed` and return None."""
-        if not self._is_prefixed:
-            return self._take_base(source, start, len(source))
-        (length,) = _LENGTH.unpack_from(source, start)
-        if not _HEAD.size <= length <= MAX_PREFIXED_LENGTH:
-            hint = "; these bytes have the other framing" if bytes(source[start : start + 4]) == _TOKEN else ""
-            raise ProtocolError(
-                f"a prefixed frame has {_HEAD.size} to {MAX_PREFIXED_LENGTH} bytes, not {length}{hint}"
-                f"{_shown(source, start)}"
-            )
-        end = start + _LENGTH.size + length
-        if len(source) < end:
-            self._needed = end - start
-            return None
-        found = self._take_base(source, start + _LENGTH.size, end)
-        if found is None:
-            raise ProtocolError(f"a prefixed frame of {length} bytes ends in the middle of a block")
-        return found[0], end
-
-    def _take_base(self, source: Source, start: int, limit: int) -> tuple[Frame, int] | None:
-        """Return the standard frame at `start` that ends at `limit` or before, or set `_needed` and return None."""
-        if bytes(source[start : start + 4]) != _TOKEN[: limit - start]:
-            raise ProtocolError(f"a frame starts with {_TOKEN.hex()}{_shown(source, start)}")
-        cursor = start + _HEAD.size
-        if cursor > limit:
-            self._needed = _HEAD.size
-            return None
-        _, serial_no, count = _HEAD.unpack_from(source, start)
-        if not 0 < count <= MAX_FRAME_MAX_LIST_SIZE:
-            raise ProtocolError(f"frame {serial_no} has {count} blocks; 1 to {MAX_FRAME_MAX_LIST_SIZE} are allowed")
-        blocks: list[slice] = []  # copied when all are complete: a long frame is decoded again for each part
-        for left in range(count, 0, -1):
-            if cursor + _LENGTH.size > limit:
-                self._needed = cursor - start + left * _LENGTH.size
-                return None
-            (size,) = _LENGTH.unpack_from(source, cursor)
+    def _decode(self) -> int | None:
+        """Decode what has come of the frame and was not decoded before. Return where the frame ends if it is whole."""
+        if not self._count:
+            self._decode_head()
+        begun, blocks, at = self._begun, self._blocks, self._cursor
+        limit = min(self._filled, self._end)
+        while len(blocks) < self._count and at + _LENGTH.size <= limit:  # once for each block, so locals
+            (size,) = _LENGTH.unpack_from(begun, at)
             if not 0 <= size <= RPC_MAX_BUFFER_SIZE:
                 raise ProtocolError(
-                    f"frame {serial_no} has a block of {size} bytes; at most {RPC_MAX_BUFFER_SIZE} are allowed"
+                    f"frame {self._serial_no} has a block of {size} bytes; at most {RPC_MAX_BUFFER_SIZE} are allowed"
                 )
-            cursor += _LENGTH.size
-            if cursor + size > limit:
-                self._needed = cursor - start + size + (left - 1) * _LENGTH.size
-                return None
-            blocks.append(slice(cursor, cursor + size))
-            cursor += size
-        with memoryview(source) as whole:  # slices of a bytearray would be copies
-            return Frame(serial_no, b"".join([whole[block] for block in blocks])), cursor
+            begin = at + _LENGTH.size
+            if begin + size > limit:
+                if begin + size > self._end:
+                    raise self._ends_in_a_block()
+                break
+            at = begin + size
+            blocks.append(slice(begin, at))
+        self._cursor = at
+        if not self._count:
+            return None
+        if len(blocks) < self._count:
+            if at + _LENGTH.size > self._end:
+                raise self._ends_in_a_block()
+            return None
+        end = self._end if self._is_prefixed else at
+        return end if end <= self._filled else None
 
+    def _decode_head(self) -> None:
+        """Decode the numbers before the blocks, as far as they have come."""
+        start = 0
+        if self._is_prefixed:
+            if self._filled < _LENGTH.size:
+                return
+            (length,) = _LENGTH.unpack_from(self._begun)
+            if not _HEAD.size <= length <= MAX_PREFIXED_LENGTH:
+                hint = "; these bytes have the other framing" if self._begun[: len(_TOKEN)] == _TOKEN else ""
+                raise ProtocolError(
+                    f"a prefixed frame has {_HEAD.size} to {MAX_PREFIXED_LENGTH} bytes, not {length}{hint}"
+                    f"{self._shown(0)}"
+                )
+            start = _LENGTH.size
+            self._end = start + length
+        if self._filled >= start + len(_TOKEN) and self._begun[start : start + len(_TOKEN)] != _TOKEN:
+            raise ProtocolError(f"a frame starts with {_TOKEN.hex()}{self._shown(start)}")
+        if self._filled >= start + _HEAD.size:
+            _, self._serial_no, count = _HEAD.unpack_from(self._begun, start)
+            if not 0 < count <= MAX_FRAME_MAX_LIST_SIZE:
+                raise ProtocolError(
+                    f"frame {self._serial_no} has {count} blocks; 1 to {MAX_FRAME_MAX_LIST_SIZE} are allowed"
+                )
+            self._count, self._cursor = count, start + _HEAD.size
 
-def _shown(source: Source, start: int) -> str:
-    return f"; the peer sent {bytes(source[start : start + 16])!r}"
+    def _ends_in_a_block(self) -> ProtocolError:
+        return ProtocolError(f"a prefixed frame of {self._end - _LENGTH.size} bytes ends in the middle of a block")
+
+    def _shown(self, start: int) -> str:
+        return f"; the peer sent {bytes(self._begun[start : min(start + 16, self._filled)])!r}"
