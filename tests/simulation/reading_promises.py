@@ -191,7 +191,6 @@ class Reading:
     def rows_exact(self) -> None:
         """Each message between the query's begin and its last commit is in the output, or its loss is reported."""
         starts, ends = self.starts, self.ends
-        reported = {report.partition.store for report in self.reports}
         given = {key for key, (batch, _) in self._delivered.items() if batch < self.checkpoint.committed}
         for partition, start in starts.items():
             end = ends.get(partition)
@@ -209,7 +208,7 @@ class Reading:
                 elif self._must_be_reported(message, end) and not self._is_reported(message):
                     if self._left_no_trace(message):
                         continue
-                    if self._is_refilled(message) and partition.store in reported:
+                    if self._is_refilled(message) and self._is_reported_in_part(message):
                         continue
                     raise BrokenError(
                         "loss_reported", f"{message} is missing, and its loss was not reported{self._of(message)}"
@@ -276,6 +275,13 @@ class Reading:
         is_anew = message.lost == DELETED and message.position < self.end_of(0).get(message.partition, 0)
         return (message.lost == CRASH or is_anew or ids_turn) and any(
             other.position == message.position and other.at >= message.lost_at for other in stored
+        )
+
+    def _is_reported_in_part(self, message: Message) -> bool:
+        """Return True if a loss of the store was reported since the message was lost."""
+        return any(
+            report.partition.store == message.partition.store and report.at >= message.lost_at
+            for report in self.reports
         )
 
     @granted_by("delivery.md", "if the broker crashes before that request and loses the end of the task's range")

@@ -213,10 +213,10 @@ class TruncationCheck:
                 results[place] = results[place]._replace(is_exact=True)
         if store_range.newest is None and not check.has_owner and not to.unflushed.isdisjoint(store_range.partitions):
             raise UnflushedError({partition: to.log_ends[partition] for partition in store_range.partitions})
-        if not check.lacks_owner or (
-            store_range.newest is not None and self._is_expired(store_range, store_range.newest)
-        ):
-            return store_range.end, False  # what retention removed is reported by the readers
+        # What retention removed is reported by the readers, and no crash can take it. The newest fingerprint may have
+        # expired although the batch has messages.
+        if not check.lacks_owner or (store_range.newest is not None and self._is_expired(store_range, store_range.end)):
+            return store_range.end, False
         end, is_tail = self._owned_end(store_range)
         # What came behind the end meanwhile belongs to the next batch, as the entries before it.
         return end, is_tail or (
@@ -301,7 +301,7 @@ class TruncationCheck:
             return None, store_range.fingerprints
         states = {one: store_range.state(one, results) for one in store_range.fingerprints}
         for one in reversed(store_range.fingerprints):
-            if states[one] is FingerprintState.REPLACED and self._is_expired(store_range, one):
+            if states[one] is FingerprintState.REPLACED and self._is_expired(store_range, one.position + UNIT):
                 states[one] = FingerprintState.EXPIRED
         newest = next(one for one in reversed(store_range.fingerprints) if states[one] is not FingerprintState.UNKNOWN)
         if states[newest] is FingerprintState.EXPIRED:
@@ -327,11 +327,10 @@ class TruncationCheck:
             high = self._search(store_range, low, high, span_between(last, replaced) if last and is_exact else None)
         return high, intact
 
-    def _is_expired(self, store_range: StoreRange, fingerprint: Fingerprint) -> bool:
-        """Whether retention removed the data of the fingerprint, and not yet its index. Then no message is left there
-        or before it; a crash leaves messages there, or a store that ends before."""
+    def _is_expired(self, store_range: StoreRange, behind: int) -> bool:
+        """Whether retention removed the data before a position, and not yet its index. Then no message is left there; a
+        crash leaves messages there, or a store that ends before."""
         flushed_end = self.prober.flushed_ends(store_range.partitions[:1])[store_range.partitions[0]]
-        behind = fingerprint.position + UNIT
         return flushed_end >= behind and not has_message_before(
             self.prober, store_range.members, behind, optional=unread_members([store_range])
         )
