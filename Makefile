@@ -35,7 +35,19 @@ test-all: prepared $(VENV)/.filesystems  ## the same with the thorough tests, an
 .PHONY: prepared spark-classes
 prepared: $(STAMP)
 	@scripts/need java $(if $(filter true,$(CI)),,optional)
-	@$(MAKE) -j 2 --output-sync --no-print-directory check spark-classes
+	@scripts/need rust $(if $(filter true,$(CI)),,optional)
+	@$(MAKE) -j 2 --output-sync --no-print-directory check spark-classes $(if $(shell command -v cargo),rust)
+
+.PHONY: speedups rust
+speedups: $(VENV)/.speedups  ## build the compiled decoders of the folder speedups, and install them in .venv
+
+rust: $(VENV)/.speedups  # what `make check` is for Python
+	cd speedups && export CARGO_TARGET_DIR=$(CURDIR)/build/cargo && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings && cargo test --quiet
+
+$(VENV)/.speedups: $(STAMP) $(wildcard speedups/*.toml speedups/src/*.rs)
+	@scripts/need rust
+	CARGO_TARGET_DIR=$(CURDIR)/build/cargo $(PY) -m pip install --quiet --disable-pip-version-check --force-reinstall ./speedups
+	@touch $@
 
 spark-classes: $(STAMP)  # the tests' Spark starts from this archive: one core makes it while the other one checks
 	$(PY) -m tests.spark_jvm

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tarfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,12 +182,14 @@ from importlib.util import find_spec
 import tubemq_spark
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol import speedups
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 assert tubemq_spark.__file__.startswith(sys.prefix), tubemq_spark.__file__
 assert tubemq_spark.__version__ == sys.argv[1], tubemq_spark.__version__
 names = {found.metadata["Name"].lower() for found in distributions()} - {"pip", "setuptools", "wheel"}
-assert names == {"tubemq-spark", "numpy", "protobuf", "pyarrow"}, names
+assert names - {"tubemq-spark-speedups"} == {"tubemq-spark", "numpy", "protobuf", "pyarrow"}, names
+assert speedups.state.startswith(sys.argv[2]), speedups.state
 assert find_spec("pyspark_tubemq") is not None, "Spark would not find the data source"
 with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:
     settings = ClientSettings.from_options({"tubemq.master": tubemq.master})
@@ -195,6 +198,7 @@ with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:
     tubemq.send("demo", b"hello")
     assert [message.body for message in tubemq.messages("demo")] == [b"hello"]
 """
+PURE = "in Python: tubemq-spark-speedups is not installed"
 
 
 def build(session: nox.Session, source: Path, target: Path, **variables: str) -> dict[str, str]:
@@ -244,16 +248,33 @@ def dist(session: nox.Session) -> None:
     (DIST / "SHA256SUMS").write_text(sums)
     session.log(sums)
     session.notify("try-wheel")
+    session.notify("speedups")
     if "--quick" not in session.posargs:
         session.notify("try-sdist")
         session.notify("try-demo")
 
 
-def install_file(session: nox.Session, pattern: str, extras: str = "") -> str:
-    """Install a file of dist/ into the empty environment; return its version."""
+@nox.session(venv_backend="venv", reuse_venv=True)
+def speedups(session: nox.Session) -> None:
+    """Build the wheel of the compiled decoders for this platform, and its bill of materials, into dist/speedups/."""
+    session.install("maturin>=1.16,<2")
+    target = DIST / "speedups"
+    shutil.rmtree(target, ignore_errors=True)
+    manifest = str(ROOT / "speedups" / "Cargo.toml")
+    folder = {"CARGO_TARGET_DIR": str(ROOT / "build" / "cargo")}
+    session.run("maturin", "build", "--release", "--locked", "-m", manifest, "-o", str(target), env=folder)
+    (wheel,) = target.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        (bill,) = (name for name in files.namelist() if name.endswith(".cyclonedx.json"))
+        (target / f"{wheel.name.removesuffix('.whl')}.cdx.json").write_bytes(files.read(bill))
+    session.notify("try-speedups")
+
+
+def install_file(session: nox.Session, pattern: str, extras: str = "", *more: str) -> str:
+    """Install a file of dist/ into the empty environment, and `more`; return its version."""
     (file,) = DIST.glob(pattern)
     session.env.update(dict.fromkeys(_OF_THE_CALLER))
-    pip(session, "install", "--quiet", "--no-compile", f"tubemq-spark{extras} @ {file.as_uri()}")
+    pip(session, "install", "--quiet", "--no-compile", f"tubemq-spark{extras} @ {file.as_uri()}", *more)
     pip(session, "check")
     session.chdir(session.create_tmp())
     return file.name.split("-")[1].removesuffix(".tar.gz")
@@ -262,13 +283,21 @@ def install_file(session: nox.Session, pattern: str, extras: str = "") -> str:
 @nox.session(name="try-wheel", venv_backend="venv")
 def try_wheel(session: nox.Session) -> None:
     """The wheel works in an empty environment."""
-    session.run("python", "-W", "error", "-c", TRIAL, install_file(session, "*.whl"))
+    session.run("python", "-W", "error", "-c", TRIAL, install_file(session, "*.whl"), PURE)
+
+
+@nox.session(name="try-speedups", venv_backend="venv")
+def try_speedups(session: nox.Session) -> None:
+    """The wheel uses the compiled decoders that are installed beside it."""
+    (compiled,) = (DIST / "speedups").glob("*.whl")
+    version = install_file(session, "*.whl", "", str(compiled))
+    session.run("python", "-W", "error", "-c", TRIAL, version, "compiled, by tubemq-spark-speedups ")
 
 
 @nox.session(name="try-sdist", venv_backend="venv")
 def try_sdist(session: nox.Session) -> None:
     """The sdist works in an empty environment."""
-    session.run("python", "-W", "error", "-c", TRIAL, install_file(session, "*.tar.gz"))
+    session.run("python", "-W", "error", "-c", TRIAL, install_file(session, "*.tar.gz"), PURE)
 
 
 @nox.session(name="try-demo", venv_backend="venv")

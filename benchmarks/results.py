@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tubemq_spark.protocol import speedups
+
 FOLDER = Path(__file__).with_name("results")
 
 RATE = "messages/s"
@@ -142,7 +144,12 @@ def machine() -> dict[str, str]:
 
 
 def versions(packages: Sequence[str] = ("tubemq-spark", "pyspark", "pyarrow", "numpy", "protobuf")) -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+    found = {name: metadata.version(name) for name in packages}
+    return {
+        "python": platform.python_version(),
+        **found,
+        "decoders": "in Python" if speedups.compiled is None else "compiled",
+    }
 
 
 def _field(file: str, name: str) -> str:

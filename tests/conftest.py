@@ -20,6 +20,7 @@ from tests.certificates import Authority, Certificate
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import ALL, shared
+from tests.decoders import decoding
 from tests.real.jars import MissingTool
 from tests.spark_home import spark_home
 from tests.spark_jvm import quick_start
@@ -45,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not thorough" in config.getoption("markexpr"):
         settings.register_profile("quick", parent=settings(), max_examples=40)
         settings.load_profile("quick")
+
+
+@pytest.fixture(params=["python", "compiled"])
+def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the test with each way of decoding replies."""
+    with decoding(request.param):
+        yield
 
 
 @pytest.fixture(scope="session")

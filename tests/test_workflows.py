@@ -44,7 +44,7 @@ def test_a_release_needs_the_tests_of_its_commit() -> None:
     release = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
     jobs = dict(re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", release, re.MULTILINE))
     assert called_in(jobs["test"]) == {"test"}
-    assert "needs: [build, test]" in jobs["publish"]
+    assert "needs: [build, speedups, test]" in jobs["publish"]
     assert "branches" not in release
 
 

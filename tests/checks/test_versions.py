@@ -60,6 +60,22 @@ def test_a_bad_version_is_reported(found: Interpreter, check: str, state: str) -
 
 
 @pytest.mark.parametrize(
+    ("decoders", "state"),
+    [
+        ("compiled, by tubemq-spark-speedups 0.1.0", "ok"),
+        ("in Python: tubemq-spark-speedups is not installed", "ok"),
+        (
+            "in Python, because tubemq-spark-speedups cannot be used: it has interface 2, this release needs 1",
+            "warning",
+        ),
+    ],
+)
+def test_a_check_says_what_decodes_replies(decoders: str, state: str) -> None:
+    (found,) = (one for one in check_versions(interpreter()._replace(decoders=decoders)) if one.check == "decoders")
+    assert (found.state, found.detail) == (state, f"replies are decoded {decoders}")
+
+
+@pytest.mark.parametrize(
     ("found", "checks"),
     [
         (interpreter("3.12.9"), set()),

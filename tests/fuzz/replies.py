@@ -12,6 +12,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
+from tests.decoders import WAYS, decoding
 from tests.inlong_packs import message_obj, message_objs, pack_grouped
 from tubemq_spark.client.consumer.broker_requests import unwrap_fetch
 from tubemq_spark.client.net.rpc import unwrap_reply
@@ -156,7 +157,16 @@ class ReplyFuzz:
 
 
 def difference(replies: Sequence[bytes], form: RowFormat) -> str | None:
-    """Return what differs between columns and the parser for replies that are read one after the other, or None."""
+    """Return what differs between columns, decoded in each way, and the parser, or None. The replies are read one after
+    the other."""
+    for way in WAYS:
+        with decoding(way):
+            if (found := _difference(replies, form)) is not None:
+                return f"{way}: {found}"
+    return None
+
+
+def _difference(replies: Sequence[bytes], form: RowFormat) -> str | None:
     by_columns: list[FetchedBatch] = []
     by_parser: list[FetchedBatch] = []
     for data in replies:

@@ -212,6 +212,7 @@ def test_messages_round_trip_through_the_broker(talk: Conversation) -> None:
     ]
 
 
+@pytest.mark.usefixtures("decoders")
 def test_messages_of_a_broker_have_the_shape_that_is_read_by_columns(talk: Conversation) -> None:
     outcome = talk.outcome("get")
     assert isinstance(outcome, Response)

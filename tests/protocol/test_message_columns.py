@@ -13,6 +13,8 @@ import pytest
 from tubemq_spark.protocol.message_columns import MessageColumns, WireMessage, split_reply
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
 
+pytestmark = pytest.mark.usefixtures("decoders")
+
 HEAD = GetMessageResponseB2C(success=True, errCode=200, errMsg="OK!")
 TAIL = GetMessageResponseB2C(currOffset=28, currDataDlt=-1, requireSlow=False, maxOffset=1 << 40)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks `python`, `pyspark`, `protobuf`, `pyarrow`, `numpy`, `tubemq-spark`, `pairs`: versions of an interpreter, and
-versions that are known not to work together.
+"""Checks `python`, `pyspark`, `protobuf`, `pyarrow`, `numpy`, `decoders`, `tubemq-spark`, `pairs`: versions of an
+interpreter, and versions that are known not to work together.
 
 The numbers are those of pyproject.toml, of Spark's own requirements, and of the table in noxfile.py.
 """
@@ -18,13 +18,14 @@ _Judgement = tuple[Callable[[str, str, str, str], CheckResult], str, str]  # wit
 
 class Interpreter(NamedTuple):
     """What `worker_probe.describe` reports of one Python process. A package that is missing has the version None.
-    `time` is in seconds since the epoch."""
+    `time` is in seconds since the epoch. `decoders` is the `state` of `protocol.speedups`."""
 
     host: str
     executable: str
     python: str
     packages: Mapping[str, str | None]
     time: float = 0.0
+    decoders: str | None = None
 
     def text(self, package: str) -> str | None:
         return self.python if package == "python" else self.packages.get(package)
@@ -74,6 +75,11 @@ def check_versions(found: Interpreter) -> list[CheckResult]:
     judge, remedy = (failed, "use Python 3.10 or later") if is_old else (ok, "")
     results = [judge("python", found.executable, f"Python {found.python}", remedy)]
     results += [_package(one, found) for one in _RANGES]
+    if found.decoders is not None:
+        judge, remedy = ok, ""
+        if "cannot be used" in found.decoders:
+            judge, remedy = warning, "install tubemq-spark-speedups in the version of tubemq-spark, or remove it"
+        results.append(judge("decoders", found.executable, f"replies are decoded {found.decoders}", remedy))
     for one, other, remedy in _PAIRS:
         if one.has(found.version(one.package)) and other.has(found.version(other.package)):
             versions = " with ".join(f"{name} {found.text(name)}" for name in (one.package, other.package))

@@ -20,8 +20,8 @@ IMPORTED = ("tubemq_spark", "pyspark", "google.protobuf", "pyarrow", "numpy")
 
 
 def describe() -> dict[str, Any]:
-    """Return host, interpreter, time (seconds since the epoch) and the version of each package; None if it is missing,
-    the error if its import fails."""
+    """Return host, interpreter, time (seconds since the epoch), what decodes replies, and the version of each package;
+    None if it is missing, the error if its import fails."""
     found = {name: _imported(name) for name in IMPORTED}
     if hasattr(sys.modules.get("tubemq_spark"), "__shipped__"):  # the driver's, from an earlier task
         found["tubemq_spark"] = _noted("tubemq-spark")
@@ -32,7 +32,16 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "time": time.time(),
         "packages": found,
+        "decoders": _decoders(),
     }
+
+
+def _decoders() -> str | None:
+    """Return what decodes replies, None if this package is missing or old."""
+    try:
+        return str(importlib.import_module("tubemq_spark.protocol.speedups").state)
+    except Exception:
+        return None
 
 
 def _noted(name: str) -> str | None:

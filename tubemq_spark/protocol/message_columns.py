@@ -14,11 +14,12 @@ wire: GetMessageResponseB2C, TransferedMessage
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from zlib import crc32
 
 import numpy as np
 
+from tubemq_spark.protocol import speedups
 from tubemq_spark.protocol.envelope import COUNTED_FROM
 from tubemq_spark.protocol.message import CHECK_SUM_MASK
 
@@ -32,6 +33,7 @@ _LOW_BYTE, _ONE_BYTE = np.uint64(0xFF), np.uint64(8)
 _MESSAGES, _ERR_MSG = 0x22, 0x1A  # tags of a reply
 _MESSAGE_ID, _CHECK_SUM, _PAYLOAD, _FLAG = 0x08, 0x10, 0x1A, 0x20  # tags of a message
 _LEAST = 8  # bytes of a message: four tags, and at least one byte for each value
+_KINDS = (np.int64, np.int64, np.uint8, np.int64, np.int64, np.bool_)  # of the columns of messages
 _LENGTH_BITS = 28  # longer sizes are left to the parser
 
 
@@ -104,6 +106,17 @@ def split_reply(data: bytes) -> tuple[bytes, MessageColumns] | None:
     """
     if len(data) >= COUNTED_FROM:
         return None
+    if speedups.compiled is None:
+        return _split(data)
+    found = speedups.compiled.split_reply(data)
+    if found is None:
+        return None
+    first, last, *arrays = found
+    columns: list[Any] = [np.frombuffer(one, kind) for one, kind in zip(arrays, _KINDS, strict=True)]
+    return data[:first] + data[last:], MessageColumns(data, *columns)
+
+
+def _split(data: bytes) -> tuple[bytes, MessageColumns] | None:
     try:
         first = _first_message(data)
         starts, ends = _bounds(data, first)

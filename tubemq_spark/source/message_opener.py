@@ -36,7 +36,7 @@ from tubemq_spark.protocol.message import (
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import arrow_arrays
-from tubemq_spark.source.arrow_arrays import indexes, int64s, slices
+from tubemq_spark.source.arrow_arrays import gathered, indexes, int64s
 from tubemq_spark.source.attribute_columns import AttributeColumns, columns_of, count_attributes, decode_headers
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
 
@@ -244,8 +244,8 @@ def open_messages(
     headers, numbers = arrow_arrays.binaries([b""]), arrow_arrays.zeros(sum(map(len, columns)))
     has_headers = any(reply.flags.any() for reply in columns)
     if has_headers and (needs_attributes or not all(_is_plain(*part) for part in parts)):
-        each = [slices(reply.data, np.minimum(reply.starts + _PREFIX, begin), begin) for reply, begin in parts]
-        encoded = pa.concat_arrays(each).dictionary_encode()
+        each = [(reply.data, np.minimum(reply.starts + _PREFIX, begin), begin) for reply, begin in parts]
+        encoded = gathered(each).dictionary_encode()
         headers, numbers = encoded.dictionary, encoded.indices
     counts = count_attributes(headers)
     memory = ATTRIBUTE_BYTES * counts[indexes(numbers)].sum() + sum(reply.size for reply in columns)
@@ -256,7 +256,7 @@ def open_messages(
         return None
     ids = int64s(np.concatenate([reply.ids for reply in columns]))
     if needs_bodies:
-        bodies = pa.concat_arrays([slices(reply.data, begin, reply.ends) for reply, begin in parts])
+        bodies = gathered([(reply.data, begin, reply.ends) for reply, begin in parts])
     else:
         bodies = pa.nulls(len(ids), pa.binary())
     return Opened(ids, position_column(batches), bodies, found, [False] * len(headers), numbers)
