@@ -42,7 +42,7 @@ prepared: $(STAMP)
 speedups: $(VENV)/.speedups  ## build the compiled decoders of the folder speedups, and install them in .venv
 
 rust: $(VENV)/.speedups  # what `make check` is for Python
-	cd speedups && export CARGO_TARGET_DIR=$(CURDIR)/build/cargo && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings && cargo test --quiet
+	cd speedups && export CARGO_TARGET_DIR=$(CURDIR)/build/cargo MAKEFLAGS= && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings && cargo test --quiet
 
 $(VENV)/.speedups: $(STAMP) $(wildcard speedups/*.toml speedups/src/*.rs)
 	@scripts/need rust
