@@ -183,6 +183,7 @@ class TubeMQSink(Sink):
         self._schedule.planned(query, batch)
         query.state = "plans a write"
         writer = app.call("write planner", self._plan)
+        self._schedule.writing.has_planned(query.run_id, ("batch", batch))
         query.check()
         query.state = "runs tasks"
         functions = [partial(self._write, writer, batch, number, make) for number, make in enumerate(scans[0])]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tests.simulation.promises import UNIT, BrokenError, granted_by
@@ -55,11 +56,11 @@ class StoredOnce:
             or self._has_lost_disk(live)
         )
 
-    @granted_by("sink.md", "or if both plan the batch in the same moment")
+    @granted_by("sink.md", "or if both plan the batch at the same time")
     def _is_planned_at_once(self, entry: Entry) -> bool:
         """Return True if two runs planned the batch at once: a run that comes later finds the plan of the other."""
-        plans = sorted(one.at for (_, of), one in self._writing.plans.items() if of == entry.origin)
-        return len(plans) > 1 and plans[1] - plans[0] < AT_ONCE
+        plans = sorted(one for (_, of), one in self._writing.plans.items() if of == entry.origin)
+        return any(later.at < max(one.at, one.until) + AT_ONCE for one, later in pairwise(plans))
 
     @granted_by(
         "sink.md", "if a broker crashes that keeps more than 16 384 messages of a store there, or if it loses its disk"

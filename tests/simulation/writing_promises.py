@@ -96,6 +96,9 @@ class Writing:
         could_mark = all(one.could_mark for (_, of), one in self.plans.items() if of == origin)
         self.plans[run, origin] = plan._replace(could_mark=plan.could_mark and could_mark)
 
+    def has_planned(self, run: str, origin: Origin) -> None:
+        self.plans[run, origin] = self.plans[run, origin]._replace(until=self.schedule.world.now)
+
     def begun(self, attempt: Attempt) -> None:
         """An attempt has got its rows and begins to write."""
         same = self.attempts[attempt.origin, attempt.task]

@@ -108,10 +108,11 @@ class Entry:
 
 
 class Plan(NamedTuple):
-    """What the topics had when an attempt of a batch was planned."""
+    """What the topics had when a run began to plan a batch, and when it had planned it."""
 
     at: float
     could_mark: bool  # a store of the topics holds enough messages, and held them when the batch was first planned
+    until: float = 0.0
 
 
 def attributes_of(message: Message) -> dict[str, str]:
