@@ -268,21 +268,23 @@ class Writing:
         for acknowledged, accepted, task in (tuple(map(int, found)) for found in _COUNT.findall(text)):
             attempts = self.attempts[origin, task]
             most = max((len(one.rows) for one in attempts), default=0)
-            stored = max((self._stored_by(origin, one) for one in attempts), default=0)
+            stored = max((self._stored_of(one) for one in attempts), default=0)
             if acknowledged > accepted or accepted > most or (acknowledged > stored and not self.schedule.packed):
                 raise BrokenError(
                     "counts_true",
-                    f"task {task} of {origin[0]} {origin[1]} has {most} rows, of which an attempt stored {stored}, "
-                    f"and its error says {acknowledged} of {accepted}",
+                    f"task {task} of {origin[0]} {origin[1]} has {most} rows, of which {stored} are stored, and its "
+                    f"error says {acknowledged} of {accepted}",
                 )
 
-    def _stored_by(self, origin: Origin, attempt: Attempt) -> int:
-        """`entry.rows` are those of the task's last attempt, which may have got others."""
+    def _stored_of(self, attempt: Attempt) -> int:
+        """Return how many rows of the attempt are stored: by it or, as look-ups find with effectivelyOnce, by another
+        attempt of the task. `entry.rows` are those of the task's last attempt, which may have got others."""
         dead = sum(message.at >= attempt.at for message in self.dead_letters)
         rows = Counter(row["value"] for row in attempt.rows)
+        known = self.attempts[attempt.origin, attempt.task] if attempt.once else [attempt]
         return dead + sum(
-            min(rows[entry.body], sum(copy.attempt is attempt for copy in entry.copies))
-            for entry in self.of_batch[origin]
+            min(rows[entry.body], sum(any(copy.attempt is one for one in known) for copy in entry.copies))
+            for entry in self.of_batch[attempt.origin]
         )
 
     def bounded_memory(self, process: Process, given: Sequence[Cells]) -> None:
