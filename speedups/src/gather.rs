@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Copies parts of several buffers behind each other, as Arrow stores binary values.
 
+use std::sync::Mutex;
+
+/// Memory of values that nobody needs any more. The system clears each page that it gives to a process, which takes as
+/// long as to copy the values there. A task fills one buffer while Spark reads the one before it.
+static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+const MAX_SPARE: usize = 2; // buffers
+const SPARE_SIZES: std::ops::RangeInclusive<usize> = 1 << 20..=16 << 20; // bytes of each
+
 /// Some parts of `data`: `data[starts[n]..ends[n]]` for each n.
 pub struct Parts<'a> {
     pub data: &'a [u8],
@@ -25,7 +33,7 @@ pub fn gather(all: &[Parts]) -> Option<(Vec<i32>, Vec<u8>)> {
             offsets.push(total);
         }
     }
-    let mut values: Vec<u8> = Vec::with_capacity(usize::try_from(total).ok()?);
+    let mut values = memory(usize::try_from(total).ok()?);
     for parts in all {
         for (start, end) in parts.starts.iter().zip(&parts.ends) {
             let (start, end) = (usize::try_from(*start).ok()?, usize::try_from(*end).ok()?);
@@ -33,6 +41,24 @@ pub fn gather(all: &[Parts]) -> Option<(Vec<i32>, Vec<u8>)> {
         }
     }
     Some((offsets, values))
+}
+
+/// Takes memory of values back, for later ones.
+pub fn give_back(mut values: Vec<u8>) {
+    values.clear();
+    if SPARE_SIZES.contains(&values.capacity()) {
+        if let Ok(mut spare) = SPARE.lock() {
+            if spare.len() < MAX_SPARE {
+                spare.push(values);
+            }
+        }
+    }
+}
+
+/// Returns an empty vector with room for at least `size` bytes.
+fn memory(size: usize) -> Vec<u8> {
+    let spare = SPARE_SIZES.contains(&size).then(|| SPARE.lock().ok()?.pop()).flatten();
+    spare.filter(|spare| spare.capacity() >= size).unwrap_or_else(|| Vec::with_capacity(size))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod tubemq_spark_speedups {
     use pyo3::pybacked::PyBackedBytes;
     use pyo3::types::PyBytes;
 
-    use crate::gather::{gather as gather_parts, Parts};
+    use crate::gather::{gather as gather_parts, give_back, Parts};
     use crate::reply::split;
 
     /// The version of this interface. `tubemq_spark.protocol.speedups` uses the one that it knows.
@@ -27,6 +27,12 @@ mod tubemq_spark_speedups {
     /// Memory for an Arrow buffer: `pyarrow.foreign_buffer(block.address, len(block), block)`.
     #[pyclass(frozen)]
     pub struct Block(Vec<u8>);
+
+    impl Drop for Block {
+        fn drop(&mut self) {
+            give_back(std::mem::take(&mut self.0));
+        }
+    }
 
     #[pymethods]
     impl Block {
@@ -51,13 +57,13 @@ mod tubemq_spark_speedups {
         Bound<'py, PyBytes>,
     );
 
-    /// Return where the messages of a reply begin and end, and arrays with one element for each: ids, check sums, flags,
+    /// Return where the messages of the reply in `data[begin:]` begin and end, and arrays with one element for each: ids, check sums, flags,
     /// begins and ends of payloads, and whether the check sum is right. The arrays have 8 bytes for each element, flags
     /// and the last one have 1. Return None for a reply that the parser has to decode.
     #[pyfunction]
-    fn split_reply<'py>(py: Python<'py>, data: &Bound<'py, PyBytes>) -> Option<Split<'py>> {
+    fn split_reply<'py>(py: Python<'py>, data: &Bound<'py, PyBytes>, begin: usize) -> Option<Split<'py>> {
         let data = data.as_bytes();
-        let found = py.detach(|| split(data))?;
+        let found = py.detach(|| split(data, begin))?;
         let longs = |values: &[i64]| {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
             PyBytes::new(py, &bytes)

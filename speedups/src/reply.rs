@@ -40,10 +40,10 @@ pub struct Messages {
     pub intact: Vec<u8>,
 }
 
-/// Returns the messages of a reply, at least one.
+/// Returns the messages, at least one, of the reply in `data[begin..]`.
 #[must_use]
-pub fn split(data: &[u8]) -> Option<Messages> {
-    let first = first_message(data)?;
+pub fn split(data: &[u8], begin: usize) -> Option<Messages> {
+    let first = first_message(data, begin)?;
     let mut found = Messages { first, ..Messages::default() };
     let mut at = first;
     while data.get(at) == Some(&MESSAGES) {
@@ -81,9 +81,8 @@ impl Messages {
     }
 }
 
-/// Returns where the first message begins. The fields before it are numbers and a short text.
-fn first_message(data: &[u8]) -> Option<usize> {
-    let mut at = 0;
+/// Returns where the first message begins, from `at` on. The fields before it are numbers and a short text.
+fn first_message(data: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *data.get(at)? {
             MESSAGES => return Some(at),
@@ -159,13 +158,13 @@ mod tests {
 
     #[test]
     fn finds_messages_between_other_fields() {
-        let mut data = vec![0x08, 0x01, 0x10, 0xc8, 0x01, ERR_MSG, 2, b'O', b'K'];
+        let mut data = vec![0xff, 0x08, 0x01, 0x10, 0xc8, 0x01, ERR_MSG, 2, b'O', b'K'];
         let first = data.len();
         data.extend(message(&[5], b"abc", 0));
         data.extend(message(&[0x80, 1], &[7; 300], 1));
         let last = data.len();
         data.extend([0x28, 9]);
-        let found = split(&data).unwrap();
+        let found = split(&data, 1).unwrap();
         assert_eq!((found.first, found.last), (first, last));
         assert_eq!(found.ids, [5, 128]);
         assert_eq!(found.flags, [0, 1]);
@@ -180,17 +179,17 @@ mod tests {
         let mut data = message(&[5], b"abc", 0);
         let at = data.len() - 3;
         data[at] ^= 1;
-        assert_eq!(split(&data).unwrap().intact, [0]);
+        assert_eq!(split(&data, 0).unwrap().intact, [0]);
     }
 
     #[test]
     fn leaves_what_is_cut_or_has_another_shape() {
         let whole = message(&[5], b"abc", 0);
         for end in 0..whole.len() {
-            assert_eq!(split(&whole[..end]), None, "{end} bytes");
+            assert_eq!(split(&whole[..end], 0), None, "{end} bytes");
         }
-        assert_eq!(split(&message(&[0xff; 10], b"abc", 0)), None);
-        assert_eq!(split(&message(&[5], b"abc", 0x80)), None);
-        assert_eq!(split(&[0x0d, 1, 2, 3, 4]), None);
+        assert_eq!(split(&message(&[0xff; 10], b"abc", 0), 0), None);
+        assert_eq!(split(&message(&[5], b"abc", 0x80), 0), None);
+        assert_eq!(split(&[0x0d, 1, 2, 3, 4], 0), None);
     }
 }

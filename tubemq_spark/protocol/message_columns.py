@@ -99,38 +99,38 @@ class MessageColumns(Sequence[WireMessage]):
         return zip(self.ids.tolist(), self.check_sums.tolist(), strict=True)
 
 
-def split_reply(data: bytes) -> tuple[bytes, MessageColumns] | None:
-    """Return a GetMessageResponseB2C without its messages, still encoded, and its messages.
+def split_reply(data: bytes, begin: int = 0) -> tuple[bytes, MessageColumns] | None:
+    """Return the GetMessageResponseB2C in `data[begin:]` without its messages, still encoded, and its messages.
 
     Return None if the messages do not have the usual shape: the parser decides about such a reply.
     """
-    if len(data) >= COUNTED_FROM:
+    if len(data) - begin >= COUNTED_FROM:
         return None
     if speedups.compiled is None:
-        return _split(data)
-    found = speedups.compiled.split_reply(data)
+        return _split(data, begin)
+    found = speedups.compiled.split_reply(data, begin)
     if found is None:
         return None
     first, last, *arrays = found
     columns: list[Any] = [np.frombuffer(one, kind) for one, kind in zip(arrays, _KINDS, strict=True)]
-    return data[:first] + data[last:], MessageColumns(data, *columns)
+    return data[begin:first] + data[last:], MessageColumns(data, *columns)
 
 
-def _split(data: bytes) -> tuple[bytes, MessageColumns] | None:
+def _split(data: bytes, begin: int) -> tuple[bytes, MessageColumns] | None:
     try:
-        first = _first_message(data)
+        first = _first_message(data, begin)
         starts, ends = _bounds(data, first)
         if ends[-1] > len(data):
             return None
         messages = _columns(data, np.array(starts, np.int64), np.array(ends, np.int64))
     except IndexError:  # it ends within a field
         return None
-    return None if messages is None else (data[:first] + data[ends[-1] :], messages)
+    return None if messages is None else (data[begin:first] + data[ends[-1] :], messages)
 
 
-def _first_message(data: bytes) -> int:
-    """Return where the first message begins. Raise `IndexError` if there is none behind fields of the usual types."""
-    at = 0
+def _first_message(data: bytes, at: int) -> int:
+    """Return where the first message begins, from `at` on. Raise `IndexError` if there is none behind fields of the
+    usual types."""
     while (tag := data[at]) != _MESSAGES:
         at += 1
         if tag == _ERR_MSG and data[at] < 0x80:

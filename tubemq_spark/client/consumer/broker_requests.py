@@ -152,12 +152,12 @@ def unwrap_fetch(outcome: Outcome, what: str) -> tuple[broker_pb.GetMessageRespo
 
     Raises as `unwrap_reply`.
     """
-    if isinstance(outcome, Response) and len(outcome.data) >= COLUMNS_FROM:
-        split = split_reply(outcome.data)
+    if isinstance(outcome, Response) and len(outcome.body) >= COLUMNS_FROM:
+        split = split_reply(outcome.body, outcome.begin)
         if split is not None:
             rest, messages = split
             try:
-                reply = unwrap_reply(outcome._replace(data=rest), broker_pb.GetMessageResponseB2C, what)
+                reply = unwrap_reply(Response(outcome.method, rest), broker_pb.GetMessageResponseB2C, what)
             except ProtocolError:
                 pass  # the error has to show the whole reply
             else:
