@@ -31,7 +31,7 @@ ARROWS = {
     "option_definition": {"errors", "peer_text", "similar_names"},
     "requirements": set[str](),
     "shipped_modules": set[str](),
-    "shipping": {"", "shipped_modules"},
+    "shipping": {"", "shipped_modules", "protocol"},
     "arrival": {"", "client", "errors", "requirements"},
     "option_builder": set[str](),
     "compression": {"errors", "peer_text"},

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import tubemq_spark
+from tests.decoders import decoding
 from tests.matrix.bare_python import NEEDED, bare_python
+from tubemq_spark.protocol import speedups
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {"tubemq.master": "localhost", "tubemq.group": "readers", "subscribe": "orders"}
@@ -25,6 +27,7 @@ import base64, sys
 from types import SimpleNamespace
 from pyspark.serializers import CloudPickleSerializer
 sys.path.insert(0, sys.argv[1])
+exec(sys.argv[2])
 import tubemq_spark
 def taken(source):
     print(base64.b64encode(CloudPickleSerializer().dumps(source)).decode())
@@ -46,17 +49,18 @@ for text in given["classes"]:
         source = again(pickles.loads(base64.b64decode(text))(options=given["options"]))
         reader = again(source.reader(source.schema()))
         import tubemq_spark
+        from tubemq_spark.protocol import speedups
         mark, size = getattr(tubemq_spark, "mark", ""), len(pickles.dumps(reader))
-        found.append([tubemq_spark.__version__, type(reader).__name__, mark, size])
+        found.append([tubemq_spark.__version__, type(reader).__name__, mark, size, speedups.state])
     except Exception:
         found.append(traceback.format_exc())
 print(json.dumps(found))
 """
 
 
-def sent_by(package: Path) -> str:
-    """Return the class that a driver registers whose package is in a folder."""
-    command = [sys.executable, "-c", DRIVER, str(package)]
+def sent_by(package: Path, first: str = "") -> str:
+    """Return the class that a driver registers whose package is in a folder, and which runs a statement first."""
+    command = [sys.executable, "-c", DRIVER, str(package), first]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout.strip()
 
 
@@ -126,7 +130,7 @@ def test_two_drivers_have_their_own_version(sent: str, tmp_path: Path) -> None:
         module.write("\nmark = 'other'\n")
     changed = sent_by(other)
     found, log = arrived(bare_python(tmp_path / "bare"), sent, changed, sent)
-    assert [mark for _, _, mark, _ in found] == ["", "other", ""]
+    assert [mark for _, _, mark, *_ in found] == ["", "other", ""]
     assert log == ""
 
 
@@ -173,7 +177,31 @@ def test_a_session_that_ships_shares_a_worker_with_one_that_does_not(version: st
         assert f"another session uses the installed {version}: install {tubemq_spark.__version__}" in done.stderr
 
 
-def test_what_is_sent_is_small(sent: str, tmp_path: Path) -> None:
-    """Spark warns of a stage with more than 1000 KiB. One whose tasks read and write has the class, reader, writer."""
-    (sizes,), _ = arrived(bare_python(tmp_path / "bare"), sent)
-    assert len(base64.b64decode(sent)) + sizes[3] < 700 * 1024
+def test_compiled_decoders_travel(sent: str, tmp_path: Path) -> None:
+    with decoding("compiled"):
+        used = speedups.load()[1]
+    (found,), log = arrived(bare_python(tmp_path / "bare"), sent)
+    assert (found[4], log) == (used, "")
+
+
+def test_compiled_decoders_for_another_machine_are_not_used_and_the_log_says_so(tmp_path: Path) -> None:
+    with decoding("compiled"):
+        sent = sent_by(ROOT, "import os; here = os.uname(); os.uname = lambda: type(here)((*here[:4], 'another'))")
+    (found,), log = arrived(bare_python(tmp_path / "bare"), sent)
+    assert "it is not installed, and the driver has it for Linux on another" in found[4]
+    assert log.count("[no-speedups]") == 1
+
+
+def test_compiled_decoders_that_the_driver_does_not_use_do_not_travel(tmp_path: Path) -> None:
+    sent = sent_by(ROOT, f"import os; os.environ['{speedups.PURE}'] = '1'")
+    (found,), log = arrived(bare_python(tmp_path / "bare"), sent)
+    assert (found[4], log) == ("in Python: tubemq-spark-speedups is not installed", "")
+
+
+@pytest.mark.parametrize(("pure", "most"), [("1", 700), ("0", 1100)])
+def test_what_is_sent_is_small(pure: str, most: int, tmp_path: Path) -> None:
+    """Spark warns of a stage with more than 1000 KiB. One whose tasks read and write has the class, reader, writer.
+    Class and reader have the compiled decoders, if the driver uses them; then Spark may warn."""
+    sent = sent_by(ROOT, f"import os; os.environ['{speedups.PURE}'] = '{pure}'")
+    ((_, _, _, size, _),), _ = arrived(bare_python(tmp_path / "bare"), sent)
+    assert len(base64.b64decode(sent)) + size < most * 1024
