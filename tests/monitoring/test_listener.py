@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.monitoring.events import BEGAN_AT, ID, RUN, ended, idle, offset, progress, source, started
 from tubemq_spark.monitoring import JsonLines, PrometheusMetrics, TubeMQListener
+from tubemq_spark.protocol import speedups
 
 
 @pytest.fixture
@@ -130,7 +131,8 @@ def test_json_lines(tmp_path: Path, to_file: bool) -> None:
     lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
     assert [line["event"] for line in lines] == ["started", "batch", "idle", "ended"]
     assert all((line["query"], line["id"], line["run"]) == ("copy", ID, RUN) for line in lines)
-    batch, is_idle, end = lines[1:]
+    start, batch, is_idle, end = lines
+    assert start["decoders"] == speedups.state
     assert (batch["time"], batch["batch"], batch["seconds"], batch["sinkRows"]) == (BEGAN_AT, 3, 2.0, None)
     place = {"topic": "demo", "broker": 1, "partition": 0, "position": 28, "logEnd": 84, "lag": 2}
     assert batch["sources"] == [{"source": 0, "rows": 1, "partitions": [place], "counters": {"retries": 2}}]

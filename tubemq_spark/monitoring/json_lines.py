@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tubemq_spark.monitoring.report import BatchReport, EndReport, Query
+from tubemq_spark.protocol import speedups
 
 
 class JsonLines:
     """Appends a line to a file, or to a text stream such as `sys.stdout`, for each event of a query.
 
     Every line has `event` (`started`, `batch`, `idle` or `ended`), `time` (seconds since the epoch), `query`, `id` and
-    `run`. A file is opened for each line, so that log rotation may move it.
+    `run`. The first one says in `decoders` what decodes replies in the driver: Python, or compiled code. A file is opened for each line, so that log rotation may move it.
     """
 
     def __init__(self, target: str | PathLike[str] | TextIO) -> None:
         self._target: Path | TextIO = Path(target) if isinstance(target, (str, PathLike)) else target
 
     def started(self, query: Query) -> None:
-        self._write("started", time.time(), query)
+        self._write("started", time.time(), query, decoders=speedups.state)
 
     def batch(self, report: BatchReport) -> None:
         self._write("batch", report.began, report.query, **report.as_json())
