@@ -109,7 +109,7 @@ site: $(VENV)/.docs  ## build the documentation's site into build/site; fails on
 site-serve: $(VENV)/.docs  ## show the site on http://127.0.0.1:8000 and again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --strict
 
-bench: $(VENV)/.bench .venv-user/.made java  ## measure against limits, the Java client and Spark-Kafka; BENCH="read write" for parts, BENCH=--list lists them
+bench: $(VENV)/.bench .venv-user/.speedups java  ## measure against limits, the Java client and Spark-Kafka; BENCH="read write" for parts, BENCH=--list lists them
 	$(PY) -m benchmarks --python .venv-user/bin/python $(BENCH)
 
 .PHONY: soak cluster
@@ -157,6 +157,12 @@ $(VENV)/.demo: pyproject.toml
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '.[$(EXTRAS)]'
+	@touch $@
+
+# Only part `ceiling` of `make bench` uses them.
+.venv-user/.speedups: .venv-user/.made $(wildcard speedups/*.toml speedups/src/*.rs)
+	@scripts/need rust
+	CARGO_TARGET_DIR=$(CURDIR)/build/cargo .venv-user/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall ./speedups
 	@touch $@
 
 # Tools that only some targets need: make $(VENV)/.EXTRA installs that extra.

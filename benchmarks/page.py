@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results, Row
+from benchmarks.results import CPU, JVM, MEMORY, MILLISECONDS, RATE, Key, Results, Row
 from benchmarks.sizes import LAYOUTS, OWN, SIZES
 from scripts.markdown import table
 
@@ -45,7 +45,7 @@ def figures(found: Results) -> str:
     """Return the tables of the results as Markdown."""
     if not found.parts:
         return _NONE
-    parts = [_origin(found), _rates(found), _rows_of(found)]
+    parts = [_origin(found), _decoders(found), _rates(found), _rows_of(found)]
     return "\n".join(part for part in parts if part)
 
 
@@ -65,6 +65,25 @@ def _origin(found: Results) -> str:
         f"{what}.{load}\n\n"
         "![Messages per second of each reader and writer](images/performance.svg)\n"
     )
+
+
+def _decoders(found: Results) -> str:
+    """Return rate and costs of reads with each way of decoding, beside what limits them."""
+    runners = _runners(found, "ceiling")
+    if not runners:
+        return ""
+    rows = [[runner, *(_costs(found, runner, size) for size in SIZES)] for runner in runners]
+    head = ["decoders, and what limits them", *(f"{size} B" for size in SIZES)]
+    return (
+        "Thousand rows per second; in parentheses CPU seconds per million of the reader (for bare sockets: of the "
+        "broker), and of Spark's JVM:\n\n" + table(head, rows)
+    )
+
+
+def _costs(found: Results, runner: str, size: int) -> str:
+    rate, *costs = (found.median(Key("ceiling", runner, quantity, OWN, size)) for quantity in (RATE, CPU, JVM))
+    shown = " + ".join(f"{cost:.1f}" for cost in costs if cost is not None)
+    return f"{(rate or 0) / 1000:,.0f}" + (f" ({shown})" if shown else "")
 
 
 def _rates(found: Results) -> str:
@@ -104,7 +123,7 @@ def _rows_of(found: Results) -> str:
     for row in found:
         key = row.key
         # The rate of a session's first query is mostly that of its start.
-        if key.part in _OTHERS and key.quantity != CPU and (key.part, key.quantity) != ("memory", RATE):
+        if key.part in _OTHERS and key.quantity not in (CPU, JVM) and (key.part, key.quantity) != ("memory", RATE):
             parts.setdefault(key.part, []).append(row)
     return "\n".join(
         _folded(_OTHERS[part], table(["measured", f"median (values: {_counts(rows)})", ""], list(map(_measured, rows))))

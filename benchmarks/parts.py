@@ -25,7 +25,7 @@ class Part:
 
 
 # In the order in which they run. Their modules have the same names.
-NAMES = ("read", "write", "packs", "growth", "memory", "latency", "small", "idle", "driver", "faults")
+NAMES = ("read", "ceiling", "write", "packs", "growth", "memory", "latency", "small", "idle", "driver", "faults")
 
 
 def part(name: str) -> Part:

@@ -20,6 +20,7 @@ FOLDER = Path(__file__).with_name("results")
 
 RATE = "messages/s"
 CPU = "CPU s per million"
+JVM = "CPU s of the JVM per million"
 MEMORY = "MB of memory"
 MILLISECONDS = "ms"
 START = "ms to start and end"

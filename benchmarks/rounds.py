@@ -7,20 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.results import CPU, RATE, START, Key, Row
+from benchmarks.results import CPU, JVM, RATE, START, Key, Row
 
 
 @dataclass(frozen=True)
 class Sample:
     """``count`` messages took ``seconds``, and ``cpu_seconds`` of the processes that the runner counts.
 
-    ``start_seconds`` is what a streaming query needed besides its micro-batches.
+    ``start_seconds`` is what a streaming query needed besides its micro-batches, ``jvm_cpu_seconds`` what Spark's JVM
+    used.
     """
 
     count: int
     seconds: float
     cpu_seconds: float | None = None
     start_seconds: float | None = None
+    jvm_cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Recorder:
         costs = [one.cpu_seconds / one.count * 1e6 for one in samples if one.cpu_seconds is not None]
         if costs:
             self.add(runner, CPU, costs, layout, size)
+        costs = [one.jvm_cpu_seconds / one.count * 1e6 for one in samples if one.jvm_cpu_seconds is not None]
+        if costs:
+            self.add(runner, JVM, costs, layout, size)
         starts = [one.start_seconds * 1000 for one in samples if one.start_seconds is not None]
         if starts:
             self.add(runner, START, starts, layout, size)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Python source that does nothing: what remains is the cost of Spark itself.
+"""Python sources that do nothing: what remains is the cost of Spark itself.
 
-It offers rows without reading them from anywhere, in 3 input partitions. Option ``file``: the file's size is the number
-of rows offered, so a program offers more by appending bytes. Options ``rate`` and ``since``: so many rows per second
-since a moment (seconds since 1970). Without options it never has a row.
+`NothingSource` offers rows without reading them from anywhere, in 3 input partitions. Option ``file``: the file's size
+is the number of rows offered, so a program offers more by appending bytes. Options ``rate`` and ``since``: so many rows
+per second since a moment (seconds since 1970). Without options it never has a row.
 
 Spark passes each question more data if a source takes read limits, as ours does, so this one takes them too.
 """
@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 
 _PARTITIONS = 3
 _SCHEMA = pa.schema([("value", pa.binary())])
@@ -62,3 +63,39 @@ class _NothingReader(DataSourceStreamReader):
         assert isinstance(partition, _Rows)
         bodies = [str(number).encode() for number in range(partition.begin, partition.end)]
         yield pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=_SCHEMA)
+
+
+class ReadySource(DataSource):
+    """Yields the Arrow batch of option ``file`` again and again, without work: ``rows`` rows, in batches of at most
+    ``batch`` rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> Any:
+        return from_arrow_schema(_stored(self.options["file"]).schema)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _ReadyReader(dict(self.options))
+
+
+class _ReadyReader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(None)] * _PARTITIONS
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        ready = _stored(self._options["file"])
+        ready = ready.slice(0, int(self._options.get("batch", len(ready))))
+        left = int(self._options["rows"]) // _PARTITIONS
+        while left:
+            yield (some := ready.slice(0, left))
+            left -= len(some)
+
+
+def _stored(file: str) -> pa.RecordBatch:
+    with pa.OSFile(file) as source:
+        return pa.ipc.open_file(source).get_batch(0)

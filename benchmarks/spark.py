@@ -46,17 +46,17 @@ def jvm(spark: SparkSession) -> int:
 
 
 class Meter:
-    """Measures what queries take: time, and CPU time of the tasks' Python workers."""
+    """Measures what queries take: time, and CPU time of the tasks' Python workers and of the JVM."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = jvm(spark)
 
     def timed(self, count: int, work: Callable[[], object]) -> Sample:
-        before = proc.task_cpu_seconds(self._jvm)
+        before, jvm_before = proc.task_cpu_seconds(self._jvm), proc.cpu_seconds(self._jvm)
         sample = timed(count, work)
-        after = proc.task_cpu_seconds(self._jvm)
+        after, jvm_after = proc.task_cpu_seconds(self._jvm), proc.cpu_seconds(self._jvm)
         used = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
-        return replace(sample, cpu_seconds=used if after else None)
+        return replace(sample, cpu_seconds=used if after else None, jvm_cpu_seconds=jvm_after - jvm_before)
 
     def timed_stream(self, count: int, work: Callable[[], float]) -> Sample:
         """The same for a streaming query, whose ``work`` returns the seconds of its micro-batches."""

@@ -66,7 +66,7 @@ def test_pages_install_from_pypi_only_what_is_there(page: str) -> None:
 )
 def test_environments_of_users_are_made_by_the_commands_of_the_readmes(target: str, readme: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    found = re.search(rf"^{target}: .*?(\.venv-\w+)/\.made.*\n\t.*\1/bin/python", makefile, re.MULTILINE)
+    found = re.search(rf"^{target}: .*?(\.venv-\w+)/\.\w+.*\n\t.*\1/bin/python", makefile, re.MULTILINE)
     assert found is not None
     extras = re.search(rf"^{re.escape(found[1])}/\.made: EXTRAS := (.+)$", makefile, re.MULTILINE)
     command = re.search(r"pip install '(?:tubemq-spark|\.)\[(.+?)\]'", (ROOT / readme).read_text(encoding="utf-8"))
