@@ -17,7 +17,8 @@ class JsonLines:
     """Appends a line to a file, or to a text stream such as `sys.stdout`, for each event of a query.
 
     Every line has `event` (`started`, `batch`, `idle` or `ended`), `time` (seconds since the epoch), `query`, `id` and
-    `run`. The first one says in `decoders` what decodes replies in the driver: Python, or compiled code. A file is opened for each line, so that log rotation may move it.
+    `run`. The first one says in `decoders` what decodes replies in the driver: Python, or compiled code. A file is
+    opened for each line, so that log rotation may move it.
     """
 
     def __init__(self, target: str | PathLike[str] | TextIO) -> None:
