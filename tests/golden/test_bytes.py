@@ -93,11 +93,7 @@ def talk(request: pytest.FixtureRequest) -> Conversation:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_expected_method_never_changes_a_captured_reply(talk: Conversation, name: str) -> None:
     body = talk.frame(talk.exchanges[name].reply).body
-    found, expected = decode_reply(body, talk.request(name).method), talk.outcome(name)
-    if isinstance(found, Response) and isinstance(expected, Response):
-        assert (found.method, found.data) == (expected.method, expected.data)
-    else:
-        assert found == expected
+    assert decode_reply(body, talk.request(name).method) == talk.outcome(name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("send_")])

@@ -89,7 +89,8 @@ class Request(NamedTuple):
 class Response(NamedTuple):
     """The reply of a handler. `body[begin:]` is the reply message, which may contain an error code.
 
-    A long one stays where it is in the body of its frame, because a copy costs as much as receiving it.
+    A long one stays where it is in the body of its frame, because a copy costs as much as receiving it. Replies are
+    equal if their messages are.
     """
 
     method: int
@@ -100,6 +101,15 @@ class Response(NamedTuple):
     def data(self) -> bytes:
         """A copy of the reply message, unless it is the whole body."""
         return self.body[self.begin :] if self.begin else self.body
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Response) and (self.method, self.data) == (other.method, other.data)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.method, self.data))
 
 
 @dataclass(frozen=True)
