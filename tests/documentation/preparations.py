@@ -57,6 +57,29 @@ def prepare_index(given: Given) -> Iterator[None]:
     assert given.spark.read.parquet(str(given.folder / "clicks")).count() == 2
 
 
+def prepare_guide(given: Given) -> Iterator[None]:
+    """The page's port may be in use, and its job runs until it is stopped."""
+    given.topics("clicks", "orders", "numbers")
+    for body, msg_type in ((b"1", "click"), (b"2", "order")):
+        given.tubemq.send("clicks", body, attributes={"customer": "c"}, msg_type=msg_type)
+    given.names["CollectorRegistry"] = CollectorRegistry
+    given.replaced |= {
+        r"PrometheusMetrics\(\)": "PrometheusMetrics(CollectorRegistry())",
+        r"serve\(9108\)": "serve(0)",
+        r"10 seconds": "0 seconds",
+        r"query\.awaitTermination\(\)": "query.processAllAvailable()",
+    }
+    yield
+    given.spark.streams.removeListener(given.names["listener"])
+    given.names["server"].stop()
+    assert [result for result in given.names["results"] if result.state == "failed"] == []
+    for name in ("to_lake", "by_customer"):
+        given.names[name].processAllAvailable()
+    assert given.spark.read.parquet(str(given.folder / "clicks")).count() == 2
+    assert given.bodies("orders") == ["2", "2"]  # from by_customer and from query
+    assert len(given.bodies("numbers")) == 100
+
+
 def prepare_tutorial(given: Given) -> Iterator[None]:
     given.topics("readings", "averages")
     yield
@@ -270,6 +293,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/howto/replay.md": prepare_replay,
     "docs/howto/newer-spark.md": prepare_newer_spark,
     "docs/howto/sql.md": prepare_sql,
+    "docs/guide.md": prepare_guide,
     "docs/index.md": prepare_index,
     "docs/tutorial.md": prepare_tutorial,
 }
