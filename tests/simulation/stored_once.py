@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariant of effectivelyOnce: each row is stored once, with the exceptions that docs/sink.md lists."""
+"""The invariant of effectivelyOnce: each row is stored once, with the exceptions that docs/limits.md lists."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StoredOnce:
             )
 
     def _is_excused(self, entry: Entry, live: Sequence[Copy]) -> bool:
-        """Return True if docs/sink.md allows further copies."""
+        """Return True if docs/limits.md allows further copies."""
         attempts = [one for one in self._writing.attempts_of(entry.origin) if entry.body in one.bodies]
         return (
             _may_send_again(attempts)
@@ -56,15 +56,13 @@ class StoredOnce:
             or self._has_lost_disk(live)
         )
 
-    @granted_by("sink.md", "or if both plan the batch at the same time")
+    @granted_by("limits.md", "two runs of the query are active and plan a batch at the same time")
     def _is_planned_at_once(self, entry: Entry) -> bool:
         """Return True if two runs planned the batch at once: a run that comes later finds the plan of the other."""
         plans = sorted(one for (_, of), one in self._writing.plans.items() if of == entry.origin)
         return any(later.at < max(one.at, one.until) + AT_ONCE for one, later in pairwise(plans))
 
-    @granted_by(
-        "sink.md", "if a broker crashes that keeps more than 16 384 messages of a store there, or if it loses its disk"
-    )
+    @granted_by("limits.md", "a broker crashes with more messages of a store in memory only, or loses its disk")
     def _has_lost_disk(self, live: Sequence[Copy]) -> bool:
         """Return True if so much was written to a new store since then that a search begins behind a message."""
         lost = {loss.store for loss in self._schedule.truth.losses if loss.how == DELETED}
@@ -89,15 +87,15 @@ class StoredOnce:
             and (plan := self._writing.plans.get((attempt.run, attempt.origin))) is not None
         )
 
-    @granted_by("sink.md", "retention has removed more than half of them")
+    @granted_by("limits.md", "retention has removed more than half of them")
     def _has_lost_messages_since(self, planned_at: float) -> bool:
         return any(loss.how == RETENTION and loss.at >= planned_at for loss in self._schedule.truth.losses)
 
-    @granted_by("sink.md", "the broker of a mark failed meanwhile")
+    @granted_by("limits.md", "the broker of a mark failed meanwhile")
     def _broker_of_a_mark_failed(self, planned_at: float) -> bool:
         return self._schedule.broker_failed_since(planned_at)
 
-    @granted_by("sink.md", "an attempt of an earlier batch that Spark gave up replaced a mark")
+    @granted_by("limits.md", "an attempt of an earlier batch that Spark gave up replaced a mark")
     def _outlived(self, attempt: Attempt, planned_at: float) -> bool:
         """Return True if an attempt of this or an earlier batch got its first rows after its next batch had begun, and
         since this batch was planned: it leaves its mark then."""
@@ -116,7 +114,7 @@ class StoredOnce:
         )
 
 
-@granted_by("sink.md", "no partition had received 32 messages (the log has `[no-marks]` before the batch)")
+@granted_by("limits.md", "no partition had received 32 messages (the log has `[no-marks]` before the batch)")
 def _could_leave_no_mark(plan: Plan) -> bool:
     return not plan.could_mark
 
@@ -126,23 +124,23 @@ def _may_send_again(attempts: Sequence[Attempt]) -> bool:
     return any(one.send_again for one in attempts)
 
 
-@granted_by("sink.md", "`spark.speculation`, with which two attempts of a task send at the same time")
+@granted_by("limits.md", "`spark.speculation` is on")
 def _is_speculated(attempts: Sequence[Attempt]) -> bool:
     return any(one.is_speculative for one in attempts)
 
 
-@granted_by("sink.md", "nothing shows that a run without the option was killed in the first batch of a checkpoint")
+@granted_by("limits.md", "a run without the option is killed in the first batch of a checkpoint")
 def _was_begun_without_the_option(entry: Entry, live: Sequence[Copy]) -> bool:
     is_first = entry.origin[1] == 0
     return is_first and any(copy.attempt is not None and not copy.attempt.once for copy in live)
 
 
-@granted_by("sink.md", "a broker that handles a send more than 10 s after it answered another request")
+@granted_by("limits.md", "a broker handles a send more than 10 s after it answered another request")
 def _is_late_at_the_broker(live: Sequence[Copy]) -> bool:
     return any(map(is_late, live))
 
 
-@granted_by("sink.md", "if the older one sends more than 3 s after the newer one began")
+@granted_by("limits.md", "the older one still sends more than 3 s after the newer one began")
 def _is_late_in_the_executor(attempts: Sequence[Attempt], live: Sequence[Copy]) -> bool:
     return any(
         other.run != sender.run and sender.at < other.at < copy.message.at - SETTLING

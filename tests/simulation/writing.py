@@ -410,7 +410,7 @@ class OperatedWriting(OperatedSchedule):
         if isinstance(error, ServerError):
             self.explain(f"a task of batch {batch}", error)
 
-    @granted_by("sink.md", "the task of the next run may take copies for other rows, and fails")
+    @granted_by("limits.md", "the task of the next run may take copies for other rows, and fails")
     def _copies_are_taken_for_other_rows(self, batch: int) -> bool:
         attempts = self.writing.attempts_of(("batch", batch))
         return any(one.is_speculative for one in attempts) or self.writing.stored_once.is_unmarked(attempts)

@@ -132,7 +132,7 @@ def bodies_in(message: Message, attributes: Mapping[str, str]) -> Iterable[bytes
     return [body]
 
 
-@granted_by("sink.md", "a proxy may deliver it, or a broker that has read it handles it late")
+@granted_by("limits.md", "a proxy may deliver it, or a broker that has read it handles it late")
 def is_late(copy: Copy) -> bool:
     """Return True if the broker handled the send long after it answered another request."""
     return copy.late_for > LONGEST_SEND
