@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.latency import LOW_LATENCY
 from tests.certificates import Authority
+from tests.documentation.pages import blocks
 from tests.inlong_packs import pack_grouped
 from tests.matrix.queries import wait_for
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -102,9 +105,24 @@ def prepare_filters(given: Given) -> None:
 
 
 def prepare_replay(given: Given) -> None:
+    """Send three messages, read them all in the group, and run the page's command, which moves it back."""
     given.topics("clicks")
     for body, minute in ((b"before", "202603011030"), (b"at", "202603011100"), (b"later", "202603011230")):
         given.tubemq.send("clicks", body, msg_time=minute)
+    for partition in range(3):
+        given.tubemq.move_group("clicks_to_lake", "clicks", 1, partition, 3 * 28)
+    (command,) = (block.code for block in blocks("docs/howto/replay.md") if block.language == "sh")
+    program, *arguments = command.split()
+    assert program == "tubemq-spark"
+    cluster = ["--master", given.tubemq.master, "--admin", given.tubemq.web_master]
+    subprocess.run([sys.executable, "-m", "tubemq_spark.cli", *arguments, "--yes", *cluster], check=True, timeout=60)
+
+
+def prepare_patterns(given: Given) -> None:
+    for topic in ("orders_at", "orders_de", "clicks"):
+        given.topics(topic, partitions=1)
+        given.tubemq.send(topic, topic[-2:].encode())
+    given.replaced |= {r"master:8080": given.tubemq.web_master}
 
 
 def prepare_sql(given: Given) -> Iterator[None]:
@@ -290,6 +308,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/howto/delta.md": prepare_delta,
     "docs/howto/security.md": prepare_security,
     "docs/howto/filters.md": prepare_filters,
+    "docs/howto/patterns.md": prepare_patterns,
     "docs/howto/replay.md": prepare_replay,
     "docs/howto/newer-spark.md": prepare_newer_spark,
     "docs/howto/sql.md": prepare_sql,
