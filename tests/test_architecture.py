@@ -257,7 +257,7 @@ def test_sparks_lookup_survives_a_broken_installation(broken: str) -> None:
     assert run_python(code) == ["False"]
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/calls.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
 def test_pages_name_files_that_exist(page: str) -> None:
     names = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", (ROOT / page).read_text(encoding="utf-8")))
     assert names
