@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-_BULLET = re.compile(r"^- (.+?)(?:<br>\s+<sub>(.*?)</sub>)?$(?=\n- |\n\n|\n*\Z)", re.MULTILINE | re.DOTALL)
+_ITEM = re.compile(r"^(\d+)\. (.+(?:\n   .+)*)", re.MULTILINE)
 _INVARIANTS = re.compile(r"invariants? (\w+(?:,\s+\w+)*)")
 _BREACH = re.compile(r'(?:BrokenError|_check_limit)\(\s*"(\w+)"')
 _TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
@@ -28,10 +28,15 @@ class Claim(NamedTuple):
 
 
 def claims_of(text: str) -> Iterator[Claim]:
-    """Yield a claim for each bullet."""
-    for sentence, proofs in _BULLET.findall(text):
-        names = {name for names in _INVARIANTS.findall(proofs) for name in re.split(r",\s+", names)}
-        yield Claim(" ".join(sentence.split()), names, _TEST.findall(proofs))
+    """Yield a claim for each numbered sentence. Each section has folded proofs with the numbers of its sentences."""
+    for section in re.split(r"^##", text, flags=re.MULTILINE):
+        sentences, _, proofs_of_all = section.partition("<details")
+        proofs_of = dict(_ITEM.findall(proofs_of_all))
+        for number, sentence in _ITEM.findall(sentences):
+            proofs = proofs_of.pop(number)
+            names = {name for names in _INVARIANTS.findall(proofs) for name in re.split(r",\s+", names)}
+            yield Claim(" ".join(sentence.split()), names, _TEST.findall(proofs))
+        assert not proofs_of
 
 
 def runs(file: str, name: str, *, thorough: bool) -> bool:
@@ -67,5 +72,5 @@ def test_each_sentence_has_proofs_of_which_make_test_runs_one(claim: Claim) -> N
 
 def test_all_sentences_are_found() -> None:
     text = (ROOT / "docs" / "delivery.md").read_text(encoding="utf-8")
-    assert len(CLAIMS) == len(re.findall(r"^- ", text, re.MULTILINE)) > 50
+    assert 2 * len(CLAIMS) == len(re.findall(r"^\d+\. ", text, re.MULTILINE)) > 100
     assert sum(len(claim.tests) for claim in CLAIMS) == text.count("::")

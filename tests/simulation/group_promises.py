@@ -89,12 +89,11 @@ class Group:
             and position == store.max_offset < max(one or 0 for one in self._excused[partition] | {0})
         )
 
-    @granted_by("delivery.md", "brokers move a group to the first message that is left")
+    @granted_by("limits.md", "brokers move a group to the first message that is left")
     def _is_moved_by_retention(self, partition: Partition, position: int) -> bool:
         return position <= self.schedule.store_begin(partition)
 
-    @granted_by("delivery.md", "If a broker crashes before the first commit, it lets the group start again, perhaps at")
-    @granted_by("delivery.md", "A broker that crashes may let it start again")
+    @granted_by("limits.md", "a broker crashes and forgets the last moves, or the group")
     def _began_anew(self, partition: Partition) -> bool:
         is_new = self.reading.checkpoint.committed <= 1 or self.schedule.options.get("commitoffsets") == "false"
         return is_new and bool(self.schedule.crashes[partition.broker_id])

@@ -321,7 +321,7 @@ class OperatedReading(OperatedSchedule):
         return not self.checkpoint.offsets or self.has_weather
 
     @property
-    @granted_by("delivery.md", "after half a minute in which the driver cannot reach a broker or stands still")
+    @granted_by("limits.md", "after half a minute in which the driver cannot reach a broker or stands still")
     def claims_stay(self) -> bool:
         """Return True if no broker can have forgotten claims of its clients."""
         recent = {what for at, what in self.troubles if self.world.now - at < 60.0}

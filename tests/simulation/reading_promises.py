@@ -162,9 +162,7 @@ class Reading:
                 raise BrokenError("rows_exact", f"{message} is twice in batch {batch}")
             last[row.partition] = message.position
 
-    @granted_by(
-        "delivery.md", "after more than 16 positions without a message of the partition, the remaining rows have"
-    )
+    @granted_by("limits.md", "after more than 16 positions without a message of the partition: the remaining rows have")
     def _is_behind_gaps(self, message: Message, begin: Mapping[Partition, int]) -> bool:
         """Return True if a partition that was added later, or lost data, has so many entries before the message in its
         batch that positions behind them are not counted."""
@@ -255,7 +253,7 @@ class Reading:
             for loss in self.schedule.truth.losses
         )
 
-    @granted_by("delivery.md", "it skips the doubtful ones and logs their range")
+    @granted_by("limits.md", "skips the doubtful ones and logs their range")
     def _is_logged(self, message: Message) -> bool:
         return any(
             store == message.partition.store and first <= message.position < end for store, first, end in self.skipped
@@ -284,7 +282,7 @@ class Reading:
             for report in self.reports
         )
 
-    @granted_by("delivery.md", "if the broker crashes before that request and loses the end of the task's range")
+    @granted_by("limits.md", "if the broker crashes before the task's next request and loses the end of the task's")
     def _was_moved_before_a_crash(self, partition: Partition) -> bool:
         """Return True if the group of the tasks was moved, and a crash may have taken the proof."""
         moved = self.schedule.moved_tasks.get(partition)
@@ -361,9 +359,7 @@ class Reading:
         if not any(map(report.covers, missing)):
             raise BrokenError("loss_has_range", f"nothing is missing of [{report.first}, {report.end}): {report.text}")
 
-    @granted_by(
-        "delivery.md", "If partitions share a store, or with `filters`, the range may include messages that the"
-    )
+    @granted_by("limits.md", "If partitions share a store, or with `filters`, a reported range may include messages")
     def _shares_entries(self, partition: Partition) -> bool:
         """Return True if an index entry may be of another partition or type, so that readers cannot count them."""
         layout = self.schedule.tubemq.servers.catalog.layout(partition.topic, partition.broker_id)

@@ -69,7 +69,7 @@ class Receipts:
                 raise BrokenError("receipts_true", f"the second commit of {kind} {batch} loses {lost} of {before}")
         self._before[origin] = rows
 
-    @granted_by("delivery.md", "if a retry has its rows in another order, perhaps messages of both attempts")
+    @granted_by("limits.md", "the file of receipts may contain the messages of both attempts")
     def _is_mixed(self, origin: Origin) -> bool:
         """Return True if the commit of an earlier run may have written a file with rows in another order."""
         runs = {attempt.run for attempt in self._writing.attempts_of(origin)}
