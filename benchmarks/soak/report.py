@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a run, as docs/reliability.md has it."""
+"""The report of a run, which docs/reliability.md sums up."""
 
 from __future__ import annotations
 

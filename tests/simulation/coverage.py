@@ -68,9 +68,9 @@ class Coverage:
         """Return the known states that no disturbance of this kind has met."""
         return sorted(state for state in self.states if not self.cells[kind][state] and possible(kind, state))
 
-    def share(self, kind: str, role: str = "") -> tuple[int, int]:
-        """Return how many states of `role` a kind has met, and how many there are."""
-        states = [state for state in self.states if state.startswith(role) and possible(kind, state)]
+    def share(self, kind: str) -> tuple[int, int]:
+        """Return how many states a kind has met, and how many there are."""
+        states = [state for state in self.states if possible(kind, state)]
         return sum(1 for state in states if self.cells[kind][state]), len(states)
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,20 +137,18 @@ def _named(coverage: Coverage, kind: str, all_states: bool) -> str:
 
 
 def markdown(all_coverage: Mapping[str, Coverage]) -> str:
-    """Return a table for each family: which share of the states of each role a kind of disturbance has met."""
+    """Return a table for each family: how many states a kind of disturbance has met."""
     parts = []
     for family, coverage in sorted(all_coverage.items()):
-        roles = sorted({state.partition(" ")[0] for state in coverage.states})
         one = max(1, coverage.schedules)
         parts.append(
             f"**{family}**: {coverage.schedules} schedules, on average {coverage.batches / one:.1f} micro-batches, "
             f"{coverage.restarts / one:.1f} restarts and {coverage.disturbances / one:.1f} disturbances.\n"
         )
-        parts += [f"| disturbance | times | {' | '.join(roles)} |", f"|---|{'---|' * (len(roles) + 1)}"]
+        parts += ["| disturbance | times | states met |", "|---|---|---|"]
         for kind, times in sorted(coverage.kinds.items()):
-            shares = [coverage.share(kind, f"{role} ") for role in roles]
-            cells = " | ".join(f"{met}/{states}" for met, states in shares)
-            parts.append(f"| {kind} | {times} | {cells} |")
+            met, states = coverage.share(kind)
+            parts.append(f"| {kind} | {times} | {met} of {states} |")
         parts.append("")
     return "\n".join(parts)
 
