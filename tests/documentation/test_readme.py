@@ -15,6 +15,7 @@ from tests.documentation.pages import ROOT, RUN, Shell, blocks
 from tests.documentation.preparations import ADDRESS
 from tests.matrix.queries import wait_for
 from tubemq_spark.client import forget_servers
+from tubemq_spark.columns import COLUMNS
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -31,11 +32,20 @@ def test_the_links_of_the_readme_lead_to_files() -> None:
     assert [target for target in targets(README) if not (ROOT / target).is_file()] == []
 
 
-def test_the_options_of_the_readme_exist() -> None:
-    table = README.split("\n## The most used options\n")[1].split("\n## ")[0]
-    names = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)}
-    assert len(names) > 5
-    assert names <= {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        ("option | default", {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}),
+        ("column | type", {column.name for column in COLUMNS}),
+    ],
+)
+def test_the_options_and_columns_of_the_guide_exist(head: str, known: set[str]) -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    tables = re.findall(rf"^\| {re.escape(head)} .*\n\|-.*\n((?:\|.*\n)+)", guide, re.MULTILINE)
+    rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    names = {name for row in rows for name in re.findall(r"`(.+?)`", row)}
+    assert len(names) > 8
+    assert names <= known
 
 
 def test_the_readme_names_the_two_commands_of_a_clone() -> None:
