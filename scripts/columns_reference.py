@@ -14,17 +14,16 @@ INTRODUCTION = """\
 
 <!-- Written by scripts/generate_docs.py from tubemq_spark/columns.py: change them there. -->
 
-The source has the same columns for every topic. The sink takes some of them, so that a DataFrame that was read can be
-written [without changes](../sink.md#copying-a-topic). What is inside `value` is yours: convert it with Spark's
-functions, such as `from_json(CAST(value AS STRING), …)`.
+The source has the same columns for every topic. The sink takes some of them, so that you can write what you have read
+[without changes](../sink.md#copying-a-topic). `value` is binary: convert it with Spark's functions, such as
+`from_json(CAST(value AS STRING), …)`.
 """
 
 FEWER = """\
 ### Fewer columns
 
-Spark asks a Python source for all columns, whatever the query uses. A schema selects some, in any order, for streams
-and batch reads. Tasks make only these and send only these to the JVM. Without `attributes`, `msg_type` and `msg_time`,
-they do not even decode the attributes:
+Spark asks a Python source for all columns, whatever the query uses. A schema selects some, in any order. Tasks make
+only these, and without `attributes`, `msg_type` and `msg_time` they do not decode attributes:
 
 ```python
 values = (
@@ -37,51 +36,43 @@ values = (
 )
 ```
 
-Names and types are those of the tables above; others are an error that lists them, when the query starts. Options do
-not depend on the columns: `filters` needs no `msg_type`. A query may continue from its checkpoint with other columns.
-A [copy](../sink.md#copying-a-topic) with `broker_id` and `partition` needs a column that only the source has, such as
-`offset`: otherwise these two name the target.
+Names and types are those of the tables above. `filters` needs no column. A query may continue from its checkpoint with
+other columns. A [copy](#copies) with `broker_id` and `partition` also needs `offset` or `message_id`: otherwise these
+two name the target.
 """
 
 NOTES = """\
 ## Notes
 
-- `value` is binary: `CAST(value AS STRING)` makes a text of it.
-- `offset` is null if several partitions share a store, or with `filters`, because the protocol does not show the
-  position of a single message; also in the rest of a micro-batch after more than 16 positions without a message of the
-  partition. It is never a guess. See [Positions and stores](../concepts/positions.md).
-- `topic`, `broker_id`, `partition`, `message_id` and `msg_time` name a message together; `inlong_index` names a row of
-  its pack. Use them to drop copies that a sink stored. Without `msg_time` they do not suffice: brokers make
-  `message_id` of nanoseconds that begin again every 73 minutes, so of 10 million messages of a partition about 20 have
-  the id of an earlier one.
-  All five are the same in about one of 100 million messages, if these come at a thousand a second.
-- A store is one sequence of a topic's messages on one broker. A partition's id is store * 10000 + its number in the
-  store.
+- `offset` is null if several partitions share a store, or with `filters` ([limit 1](../limits.md#limit-1)).
+- To drop copies of a message, use `topic`, `broker_id`, `partition`, `message_id` and `msg_time` together, and for the
+  rows of a pack `inlong_index`. About one of 100 million messages has the same values as an earlier one, if a thousand
+  come each second. Without `msg_time` it is about 20 of 10 million.
+- A partition's id is store * 10000 + its number in the [store](../concepts/positions.md).
 
 ### Milliseconds
 
-TubeMQ's own `$msgTime$` has minutes. A producer may add the attribute `spark_msg_millis`: 0 to 59999, the milliseconds
-since the beginning of that minute. Then `msg_time` includes them. The sink writes it as any other attribute: with a
-timestamp `at`, select `at AS msg_time` and `map('spark_msg_millis', date_format(at, 'ssSSS')) AS attributes`. In Java,
-`message.setAttrKeyVal` does. A copy of a topic keeps the attribute. Messages without it, or with another text in it,
-have whole minutes, also in the same topic.
+TubeMQ's `$msgTime$` has minutes. If a producer adds the attribute `spark_msg_millis`, 0 to 59999 milliseconds since the
+beginning of that minute, `msg_time` includes them. To write it, select `at AS msg_time` and
+`map('spark_msg_millis', date_format(at, 'ssSSS')) AS attributes`, with a timestamp `at`. In Java, call
+`message.setAttrKeyVal`. Copies of a topic keep the attribute. If it is missing or invalid, the message has a whole
+minute.
 
-Times of options (`startingTimestamp` and others) still find messages by their minute: add a condition on `msg_time` to
-begin or end exactly. As nearly each message then has attributes of its own, reading costs what
-[attributes cost](../performance.md).
+`startingTimestamp` and the other times of options stay precise to the minute: add a condition on `msg_time` to begin or
+end exactly. Since each message then has its own attributes, reading costs what [attributes cost](../performance.md).
 """
 
 IN_RECEIPTS = {
     "spark_id": "the query, or the write",
     "spark_batch": "the micro-batch; null for a batch write",
     "spark_partition": "the task's partition",
-    "spark_row": "the row's number within the task",
+    "spark_row": "the row's number in the task",
     "topic": "where the row was stored",
     "broker_id": "the broker",
     "partition": "the partition's id",
-    "offset": "the position in the store's index, also where the source returns null",
+    "offset": "the position, also where the source returns null",
     "message_id": "the broker's id of the message",
-    "append_time": "when the broker acknowledged it; null for a row that an earlier attempt had stored",
+    "append_time": "when the broker acknowledged it; null if an earlier attempt stored the row",
 }
 
 
@@ -92,17 +83,16 @@ def document() -> str:
         "## When reading\n",
         _read([column for column in READ if column.needs is None]),
         *(
-            f"With {setting.text} more follow:\n\n{_read([column for column in READ if column.needs == setting])}"
+            f"{setting.text} adds:\n\n{_read([column for column in READ if column.needs == setting])}"
             for setting in dict.fromkeys(column.needs for column in READ if column.needs is not None)
         ),
         FEWER,
         "## When writing\n",
-        "Other columns are an error that names them. [Writing](../sink.md) explains where rows go.\n",
+        "Other columns are an error. [Writing](../sink.md) explains where rows go.\n",
         _table((column.name, column.expected, str(column.written)) for column in written("inlongmsg")),
         "### Copies\n",
-        f"Only rows that were read have {_names(ONLY_READ)}. A row with one of these is a\n"
-        "[copy](../sink.md#copying-a-topic). The sink ignores the columns that say where it was read:\n"
-        f"{_names(READ_POSITION)}.\n",
+        f"A row with a value in {_names(ONLY_READ)} is a [copy](../sink.md#copying-a-topic). The sink then\n"
+        f"ignores {_names(READ_POSITION)}.\n",
         NOTES,
         "## Receipts\n",
         "With [`receipts`](../sink.md#receipts) each committed batch writes a Parquet file with these columns:\n",

@@ -25,25 +25,19 @@ INTRODUCTION = """\
 
 <!-- Written by scripts/generate_docs.py from the error classes and the code that raises them: change them there. -->
 
-Each error of the connector has a class, which says who must act, and a text, which says what failed, where, and what to
-do. This page lists the classes with cause and remedy, and under each class the sentences of its errors. `…` stands for
-what differs: a name, a number, a server's text. Search the page for the fixed words of your error; each list is in the
-order of its first fixed words. Some texts are put together in several places; their beginning or end is listed then.
+Each error has a class, which says who must act, and a text, which says what failed, where, and what to do. This page
+has cause and remedy of each class, and the first words of its texts, in alphabetical order. `…` stands for what
+differs: a name, a number, a server's text. To find an error, search the page for its class or its first words.
+
+Spark wraps the errors of a Python data source, and puts up to 85 lines of its own before them: search the output for
+`tubemq_spark` and `Error:`. If the text is not there, look into the driver's log, or at the `exception` of a
+`StreamingQueryListener`'s last event, which [`TubeMQListener`](howto/monitoring.md) reports.
 """
 
 CODES = """\
 ## Error codes of the servers
 
-TubeMQ's servers reply with these codes. The table says what the connector does first. If retries do not help, it
-raises the error.
-"""
-
-SHOWN = """\
-## Where the sentence stands
-
-Spark wraps the error of a Python data source. Search the output for `tubemq_spark` and `Error:`, or for a word of the
-list above: Spark puts up to 85 lines of its own before it. If the text lacks the sentence, look into the driver's log,
-or at the `exception` of a `StreamingQueryListener`'s last event: `TubeMQListener` reports it from there.
+The table says what the connector does with the codes in a server's reply. If that does not help, it raises the error.
 """
 
 
@@ -54,6 +48,7 @@ class Kind(NamedTuple):
     remedy: str
     places: tuple[str, ...]
     begin: tuple[str, ...] = ()
+    is_listed: bool = True
 
 
 # The first that fits is a sentence's kind.
@@ -61,39 +56,40 @@ KINDS = (
     Kind(
         "Checkpoint",
         "Check that `checkpointLocation` is this query's own, and that `tubemq.master` and `subscribe` are those of "
-        "its earlier runs. If the checkpoint is lost, go on from the group: docs/howto/lost-checkpoint.md says how.",
+        "its earlier runs. Without a checkpoint, [go on from the group](howto/lost-checkpoint.md).",
         ("source/offset.py", "source/micro_batch_planner.py"),
         ("the checkpoint",),
     ),
     Kind(
         "Installation",
-        "Install the named package, in the named release or a later one, in the Python that the text names. "
-        "`check(spark)` shows the Pythons of the driver and of the executors.",
+        "Install the named package, in the named release or a later one, in the named Python. `check(spark)` shows the "
+        "Pythons of the driver and of the executors.",
         ("arrival.py",),
     ),
     Kind(
         "Command line",
-        "Change the argument, the profile or the file that the text names. `tubemq-spark COMMAND --help` and "
-        "docs/reference/cli.md list the arguments with their values.",
+        "Change the argument, the profile or the file that the text names; see [Command line](reference/cli.md). This "
+        "page does not list these texts.",
         ("cli/",),
+        is_listed=False,
     ),
     Kind(
         "Topics, brokers and partitions",
-        "Check first that `tubemq.master` names the right cluster. `tubemq-spark topics list` shows its topics, and "
+        "Check that `tubemq.master` names the right cluster. `tubemq-spark topics list` shows its topics, and "
         "`tubemq-spark topics describe` the partitions of one. Name one of these, or create what is missing.",
         ("client/cluster/", "client/consumer/", "client/producer/failure_handler.py", "source/partition_set.py"),
     ),
     Kind(
         "Effectively once",
-        "The query gives other rows or has other tasks than in an earlier attempt of the batch, or the search for the "
-        "stored rows has reached a limit. Restore the settings of that attempt, or raise the limit. Or set "
-        "`effectivelyOnceUncertain` to `sendAgain`, and drop the copies by their stamps: docs/sink.md says how.",
+        "Restore the settings of the earlier attempt of the batch, or raise the limit that the text names. Or set "
+        "`effectivelyOnceUncertain` to `sendAgain`, and [drop the copies](sink.md#stamps) "
+        "([limit 17](limits.md#limit-17)).",
         ("sink/deduplicator.py", "sink/stored_rows_search.py"),
         ("…. Keep what decides on the number of tasks",),
     ),
     Kind(
         "Options",
-        "Change the option that the text names. docs/options.md lists all options with their values and defaults.",
+        "Change the option that the text names; see [Options](options.md).",
         (
             *("client/settings.py", "client/tls.py", "compression.py", "inlong.py"),
             *("option_definition.py", "source/"),
@@ -103,12 +99,13 @@ KINDS = (
     ),
     Kind(
         "Columns and rows",
-        "Change the DataFrame before the write: cast, rename or drop the column, or correct its cells. "
-        "docs/reference/columns.md lists the columns. Option `failedRows` drops single bad rows or keeps them as dead "
-        "letters.",
+        "Cast, rename or drop the [column](reference/columns.md) before the write, or correct its cells. Option "
+        "`failedRows` drops single bad rows or keeps them as [dead letters](dead-letters.md).",
         ("client/producer/producer.py", "protocol/", "sink/"),
     ),
 )
+
+_MOST_WORDS = 7
 
 _REACTIONS = {
     Reaction.RETRY: ("retries", "`ServerError`; of a claim `TransportError`, or `PartitionOccupiedError` (410)"),
@@ -131,10 +128,10 @@ def document() -> str:
         if kind is ConfigError:
             for one in KINDS:
                 own = {text: file for text, file in raised.items() if kind_of(text, file) is one}
-                parts += [f"### {one.title}\n\n**Remedy:** {one.remedy}\n", _listed(own)]
+                parts += [f"### {one.title}\n\n**Remedy:** {one.remedy}\n", _listed(own) if one.is_listed else ""]
         elif raised:
             parts.append(_listed(raised))
-    parts += [CODES, _codes(), SHOWN]
+    parts += [CODES, _codes()]
     return "\n".join(parts)
 
 
@@ -144,7 +141,19 @@ def kind_of(text: str, file: str) -> Kind:
 
 
 def _listed(sentences: Iterable[str]) -> str:
-    return "".join(f"- {_as_code(sentence)}\n" for sentence in sorted(sentences, key=_fixed_words))
+    return "".join(f"- {_as_code(text)}\n" for text in sorted({*map(_beginning, sentences)}, key=_fixed_words))
+
+
+def _beginning(sentence: str) -> str:
+    """Return the first words: up to the end of a clause of at least three fixed words, or `_MOST_WORDS` fixed ones."""
+    shown: list[str] = []
+    fixed = 0
+    for word in re.sub(r"^(…+[:;,.] )+", "", sentence).split():
+        shown.append(word)
+        fixed += any(letter.isalpha() for letter in word)
+        if fixed == _MOST_WORDS or (fixed >= 3 and word[-1] in ".:;,"):
+            break
+    return re.sub(r"( *(\([… ]+\)|[…(\[.:;,]))+$", "", " ".join(shown))
 
 
 def _fixed_words(sentence: str) -> tuple[str, str]:
@@ -226,9 +235,9 @@ def _as_code(text: str) -> str:
 
 
 def _codes() -> str:
-    rows = [
-        [str(code.value), f"`{code.name}`", *_REACTIONS[reaction_to(code)]]
-        for code in ErrCode
-        if code is not ErrCode.SUCCESS
-    ]
-    return table(["code", "name", "the connector", "error"], rows)
+    codes: defaultdict[Reaction, list[str]] = defaultdict(list)
+    for code in ErrCode:
+        if code is not ErrCode.SUCCESS:
+            codes[reaction_to(code)].append(f"{code.value} `{code.name}`")
+    rows = [[*_REACTIONS[reaction], ", ".join(found)] for reaction, found in codes.items()]
+    return table(["the connector", "error", "codes"], rows)

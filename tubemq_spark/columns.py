@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 INLONG = Setting(
-    "`messageFormat=inlongmsg` or `inlong` ([InLong packs](../inlong.md))",
+    "`messageFormat=inlongmsg` or `inlong` makes a row of each message in an [InLong pack](../inlong.md), and",
     lambda form: form.message_format in ("inlongmsg", "inlong"),
 )
 CORRUPT = Setting("`corruptMessages=keep`", lambda form: form.corrupt == "keep")
@@ -77,59 +77,59 @@ COLUMNS = (
     ),
     Column(
         "msg_type", STRING, "the type that readers filter by, or null",
-        "the type that readers filter by: 1 to 255 characters, without `,`, `=` and blanks at its ends. An empty or "
-        "blank one is none, and is null when it is read. One with `#` is stored, but no reader can filter by it; the "
-        "log says so",
+        "1 to 255 characters, without `,`, `=` and blanks at its ends; without `#` if readers filter by it. A blank "
+        "one is null when it is read",
     ),
     Column(
         "msg_time", TIMESTAMP,
-        "the producer's time, precise to the minute, or to the [millisecond](#milliseconds), or null",
-        "rounded down to the minute; a timestamp is written in UTC (on Spark 4.0 set the executors' `TZ` to UTC: see "
-        "`[repeated-hour]` in [log lines](../log-lines.md)); default: now",
+        "the producer's time, to the minute or the [millisecond](#milliseconds), or null",
+        "rounded down to the minute; default: now. A timestamp is written in UTC; on Spark 4.0 set the executors' `TZ` "
+        "to UTC (`[repeated-hour]` in [Log lines](../log-lines.md))",
         or_string=", or string of the form yyyyMMddHHmm",
     ),
     Column(
         "topic", STRING, "the message's topic",
-        "the row's topic; option `topic` overrides it, as in Spark's Kafka sink",
+        "the row's topic; option `topic` overrides it",
     ),
     Column(
         "key", BINARY, None,
-        "rows with the same key go to the same partition, in order; a string means its UTF-8 bytes; it is not stored",
+        "rows with the same key go to the same partition, in order; not stored; a string counts as its UTF-8 bytes",
         or_string=" or string",
     ),
     Column(
         "broker_id", INT, "the broker that stores the message",
-        "with `partition` an explicit target: both or neither; ignored in [copies](../sink.md#copying-a-topic)",
+        "with `partition` an explicit target: both or neither; ignored in [copies](#copies)",
         is_position=True,
     ),
     Column("partition", INT, "the partition's id at that broker", "see `broker_id`", is_position=True),
     Column(
-        "offset", LONG, "the message's position in the store's index, in bytes, or null: see the notes",
+        "offset", LONG, "the position in the store's index, in bytes, or null: see the [notes](#notes)",
         is_position=True,
     ),
-    Column("message_id", LONG, "the broker's id of the message, seldom given twice: see the notes", is_position=True),
+    Column(
+        "message_id", LONG, "the broker's id of the message, seldom given twice: see the [notes](#notes)",
+        is_position=True,
+    ),
     Column(
         "inlong_group", STRING,
-        "the group of the message inside: attribute `groupId`, or `bid` from old senders; a number if the sender used "
-        "numbers",
+        "its group: attribute `groupId`, or `bid` from old senders; a number if the sender used numbers",
         "with `messageFormat=inlongmsg`, required", INLONG, requires=True,
     ),
     Column(
         "inlong_stream", STRING,
-        "the stream of the message inside: attribute `streamId`, or `tid` from old senders",
+        "its stream: attribute `streamId`, or `tid` from old senders",
         "with `messageFormat=inlongmsg`, required", INLONG, requires=True,
     ),
     Column(
         "inlong_time", TIMESTAMP,
-        "the time of the message inside: attribute `t` (a day, hour or minute in the zone of `msgTimeZone`), otherwise "
-        "`dt` (milliseconds since 1970)",
+        "its time: attribute `t` (a day, hour or minute in `msgTimeZone`), else `dt` (milliseconds since 1970)",
         "with `messageFormat=inlongmsg`; default: the time of sending", INLONG,
     ),
     Column(
-        "inlong_attributes", TEXTS, "all attributes of the message inside", "with `messageFormat=inlongmsg`",
+        "inlong_attributes", TEXTS, "its attributes", "with `messageFormat=inlongmsg`",
         INLONG,
     ),
-    Column("inlong_index", INT, "the message's place in its pack, from 0", None, INLONG, is_position=True),
+    Column("inlong_index", INT, "its place in the pack, from 0", None, INLONG, is_position=True),
     Column("corrupt", BOOLEAN, "true for a message whose bytes could not be decoded", None, CORRUPT),
 )  # fmt: skip
 READ = tuple(column for column in COLUMNS if column.read is not None)

@@ -33,12 +33,8 @@ class TubeMQError(Exception):
     `cause` and `remedy` are sentences for users, and each class has its own.
     """
 
-    cause: ClassVar[str] = (
-        "A command cannot go on: Spark or another program that it started failed, or it would leave something out."
-    )
-    remedy: ClassVar[str] = (
-        "Read the text of the error: it contains the first line of the other program's error, or says what to change."
-    )
+    cause: ClassVar[str] = "A command cannot go on: another program failed, or it would leave something out."
+    remedy: ClassVar[str] = "Read the text: it says what to change, or has the first line of the other program's error."
 
     def __init__(self, text: str = "") -> None:
         super().__init__(escaped(text))
@@ -61,7 +57,7 @@ class ConfigError(TubeMQError):
     code: int = 0
 
     cause = "An option, an offset in the checkpoint or a column is invalid, or does not fit the cluster."
-    remedy = "Change what the text names. It says what was expected. docs/options.md lists the options."
+    remedy = "Change what the text names. It says what was expected."
 
 
 class RowError(ConfigError):
@@ -69,12 +65,11 @@ class RowError(ConfigError):
 
     cause = (
         "A row of the DataFrame can never be sent. The text has its number in the task, the first bytes of its key or "
-        "else of its value, the column, and what is wrong there: a sentence of `BadRowError` below, or of *Columns and "
-        "rows* above."
+        "else of its value, the column, and what is wrong there: a text of `BadRowError` or of *Columns and rows*."
     )
     remedy = (
-        "Find the row by its key or value, and correct the column in the query. Or let option `failedRows` drop such "
-        "rows or write them to a dead letter topic. Option `showFailedRows` keeps their data out of errors and the log."
+        "Correct the column in the query. Or let option `failedRows` drop such rows or write them to a dead letter "
+        "topic."
     )
 
 
@@ -83,8 +78,8 @@ class TimestampMissingError(ConfigError):
 
     cause = "The search for a position by time read messages without the attribute `$msgTime$`."
     remedy = (
-        "Start from a position: use `startingOffsets` instead of `startingTimestamp`, `endingOffsets` instead of "
-        "`endingTimestamp`. Or let the producers set `$msgTime$`."
+        "Give positions with `startingOffsets` and `endingOffsets` instead of times. Or let the producers set "
+        "`$msgTime$`."
     )
 
 
@@ -96,8 +91,8 @@ class AuthError(TubeMQError):
         "these filters."
     )
     remedy = (
-        "Check `tubemq.user` and `tubemq.password` (or `tubemq.passwordFile`), and the clock of the machine. Ask the "
-        "cluster's administrator to authorise the group for the topic and the filters."
+        "Check `tubemq.user`, the password, and the clock of the machine. Ask the cluster's administrator to authorise "
+        "the group for the topic and the filters."
     )
 
 
@@ -128,8 +123,8 @@ class TransportError(TubeMQError):
     )
     remedy = (
         "Check that the masters and brokers run, and that the driver and every executor reach the addresses in the "
-        "text (name, port, firewall). Then start the query again: it continues from its checkpoint. For longer "
-        "outages raise `tubemq.retry.maxElapsedMs`, for slow servers `tubemq.rpc.timeoutMs`."
+        "text. Then start the query again: it continues from its checkpoint. For longer outages raise "
+        "`tubemq.retry.maxElapsedMs`, for slow servers `tubemq.rpc.timeoutMs`."
     )
 
     def __init__(
@@ -159,8 +154,8 @@ class ServerError(TubeMQError):
 
     cause = "The server replied with an error code that a retry cannot solve, or that lasted longer than the retries."
     remedy = (
-        "Read the server's text in the error, and the server's log at that time. The table of codes below says what "
-        "each code means."
+        "Read the server's text in the error, the server's log at that time, and the "
+        "[codes](#error-codes-of-the-servers)."
     )
 
     def __init__(self, text: str, *, code: int, name: str, message: str) -> None:
@@ -177,8 +172,8 @@ class PartitionOccupiedError(TubeMQError):
         "Another consumer of the same group holds the partition and did not release it within `tubemq.claim.timeoutMs`."
     )
     remedy = (
-        "Stop the other consumer: the text names its client id and, for a Spark query, its host; for a batch read its "
-        "application, too. Or use another `tubemq.group`. One group reads each partition in one query only."
+        "Stop the other consumer: the text names its client id, the host of a Spark query, and the application of a "
+        "batch read. Or use another `tubemq.group` ([limit 23](limits.md#limit-23))."
     )
 
     def __init__(self, text: str, *, holder: str) -> None:
@@ -194,8 +189,8 @@ class FencedError(PartitionOccupiedError):
         "must end."
     )
     remedy = (
-        "Nothing, if a newer attempt or run goes on: Spark uses its rows. If it repeats, the query runs twice with "
-        "one checkpoint: stop one run. Otherwise compare the clocks of the drivers."
+        "Nothing, if a newer attempt or run goes on. If the error repeats, check that the query does not run twice "
+        "with one checkpoint, and compare the clocks of the drivers."
     )
 
 
@@ -204,8 +199,8 @@ class PositionMovedError(TubeMQError):
 
     cause = "Another client moved the group's position while a task was reading. The task discards what it has read."
     remedy = (
-        "Nothing at first: Spark runs the task again, or a restart of the query does. If it repeats, find the other "
-        "client that uses the group, for example a Java consumer or an administrator's reset, and stop it."
+        "Nothing at first: Spark runs the task again, or a restart of the query does. If the error repeats, stop the "
+        "other client of the group, such as a Java consumer."
     )
 
 
@@ -219,12 +214,12 @@ class DataLossError(TubeMQError):
 
     cause = (
         "Messages that the query must read are gone: retention removed them before they were read, or a broker lost "
-        "the end of its log in a crash. The text gives the exact range."
+        "the end of its log in a crash. The text has the exact range."
     )
     remedy = (
-        "Decide if the query may go on without them. If so, set `failOnDataLoss` to `false`; the loss is logged. "
-        "Otherwise restore the messages from their origin and start a new query with a new checkpoint. Against "
-        "retention: read more often, or keep messages for longer."
+        "If the query may go on without them, set `failOnDataLoss` to `false`: the loss is logged. Otherwise restore "
+        "the messages from their origin and start a new query with a new checkpoint. Against retention, read more "
+        "often, or keep messages for longer."
     )
 
     def __init__(self, text: str, *, topic: str, broker_id: int, partition: int, asked: int, offered: int) -> None:

@@ -32,11 +32,11 @@ MASTER = Option(
     "tubemq.master",
     parse_addresses,
     "host:port[,host:port…]",
-    f"the masters; the default port is {MASTER_PORT}, or {MASTER_TLS_PORT} with TLS. An IPv6 address stands in "
+    f"the masters. The default port is {MASTER_PORT}, or {MASTER_TLS_PORT} with TLS. Write an IPv6 address in "
     "brackets: `[::1]:8715`",
     required=True,
 )
-USER = Option("tubemq.user", not_blank, "a user name", "the user of the simple authenticator")
+USER = Option("tubemq.user", not_blank, "a user name", "the user of TubeMQ's simple authenticator")
 PASSWORD = Option("tubemq.password", str, "the user's password", "the user's password", secret=True)
 _MAX_SECRET = 10_000  # characters of the first line of a file
 PASSWORD_FILE = Option(
@@ -59,35 +59,33 @@ CONNECTIONS_IDLE_MS = number(
 CONNECTIONS_SHARED = flag(
     "tubemq.connections.shared",
     True,
-    "true: the tasks of a worker process reuse each other's connections; false: each task opens connections of its own "
-    "and closes them at its end",
+    "whether the tasks of a worker process share connections. With false, each task opens and closes its own",
 )
 BROKER_ADDRESSES = Option(
     "tubemq.brokers.addresses",
     parse_broker_addresses,
     "brokerId=host:port[,brokerId=host:port…]",
-    "where this client reaches a broker whose own address, which the master lists, is not reachable from here: behind "
-    "NAT, in containers, with forwarded ports",
+    "addresses to use instead of those that the master lists, for brokers behind NAT, in containers or with forwarded "
+    "ports",
 )
 ADMIN_ADDRESS = Option(
     "tubemq.admin.address",
     _addresses(WEB_PORT),
     "host:port[,host:port…]",
-    "the HTTP API of the masters (`webPort` in master.ini), which `subscribePattern` needs; plain HTTP, also with TLS. "
-    f"The default port is {WEB_PORT}",
+    f"the masters' HTTP API (`webPort` in master.ini), which `subscribePattern` needs. The default port is {WEB_PORT}. "
+    "It is plain HTTP, also with TLS",
     shown_default=f"the hosts of `tubemq.master`, port {WEB_PORT}",
 )
 TLS_ENABLED = flag(
     "tubemq.tls.enabled",
     False,
-    "true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it",
+    "whether to use TLS 1.2 or later to masters and brokers, which have separate ports for it",
 )
 TLS_CA = Option(
     "tubemq.tls.ca",
     not_blank,
     "the path of a PEM file",
-    "the certificates of the authorities that may sign a server's, on the driver and every executor; by default those "
-    "that the system trusts",
+    "the authorities to trust, on the driver and every executor; by default those that the system trusts",
 )
 TLS_CERT = Option(
     "tubemq.tls.cert",
@@ -112,8 +110,8 @@ TLS_VERIFY_HOSTNAME = Option(
     "tubemq.tls.verifyHostname",
     boolean,
     "true or false",
-    "true: a server's certificate must name the host that the client connects to; an authority must have signed it in "
-    "either case",
+    "whether a server's certificate must name the host that the client connects to. A trusted authority must have "
+    "signed it in either case",
     shown_default="true",  # no real default, because `_tls` must know whether the option is set
 )
 

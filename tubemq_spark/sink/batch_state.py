@@ -38,8 +38,8 @@ class StateFileError(ConfigError):
         "The file in which `effectivelyOnce` notes its batches is damaged, was removed, or is that of another query."
     )
     remedy = (
-        "Do what the text says. A query that must go on without the file may store the rows of one batch twice: start "
-        "it once with `effectivelyOnceUncertain=sendAgain`."
+        "Do what the text says. To go on without the file, start the query once with "
+        "`effectivelyOnceUncertain=sendAgain`: it may store the rows of one batch twice."
     )
 
 

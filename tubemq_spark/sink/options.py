@@ -25,7 +25,7 @@ from tubemq_spark.option_definition import (
 )
 from tubemq_spark.protocol.constants import MAX_TOPICS
 
-TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
+TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; wins over the column `topic`")
 
 
 def _topics(text: str) -> tuple[str, ...]:
@@ -49,71 +49,68 @@ MAX_IN_FLIGHT_BYTES = number(
     "tubemq.producer.maxInFlightBytes",
     "a number of bytes",
     1,
-    "how many bytes the unacknowledged messages of a task may have, each counted with 500 more; a task with more waits",
+    "how many bytes of messages a task may have sent without an answer, each counted with 500 more",
     DEFAULT_LIMITS.size,
 )
 FAIL, DROP, DEAD_LETTER = "fail", "drop", "deadletter"
 FAILED_ROWS = choice(
     "failedRows",
     (FAIL, DROP, "deadLetter"),
-    "what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
-    "dropped, counted and logged, or go to `deadLetterTopic`",
+    "rows that can never be sent (too long, unknown topic, bad attribute) fail the task, are dropped and logged, or go "
+    "to `deadLetterTopic`: [Dead letters](dead-letters.md)",
     FAIL,
 )
-DEAD_LETTER_TOPIC = Option(
-    "deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows with `failedRows=deadLetter`"
-)
+DEAD_LETTER_TOPIC = Option("deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows")
 SHOW_FAILED_ROWS = flag(
     "showFailedRows",
     True,
-    "errors and lines of the log about such a row show the first bytes of its key, or else of its value, and the text "
-    "that is wrong; with false, for data that must not be logged, they name only its number and its column",
+    "whether errors and log lines about such a row show the first bytes of its key, or else of its value, and the text "
+    "that is wrong. With false, they name only its number and its column",
 )
 STAMP_ROWS = flag(
     "stampRows",
     False,
-    "each message carries the row that it was made from, in the attributes `spark_id` (query or write), `spark_batch`, "
-    "`spark_partition` and `spark_row`",
+    "whether each message names its row, in the attributes `spark_id` (query or write), `spark_batch`, "
+    "`spark_partition` and `spark_row`: [Stamps](sink.md#stamps)",
 )
 EFFECTIVELY_ONCE = flag(
     "effectivelyOnce",
     False,
-    "for streams: a batch or task that is attempted again sends only the rows that are not stored yet; rows are "
-    "stamped, and carry `spark_digest` as well",
+    "for streams: a repeated batch or task sends only the rows that are not stored yet. Rows are stamped, and have the "
+    "attribute `spark_digest`: [Effectively once](sink.md#effectively-once)",
 )
 EFFECTIVELY_ONCE_LOCATION = Option(
     "effectivelyOnceLocation",
     not_blank,
     "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
-    "the folder of the file in which the driver notes where each batch began; no other query may use it",
-    shown_default="`tubemq` in the folder of option `checkpointLocation`",
+    "the folder of its state file; no other query may use it",
+    shown_default="`tubemq` in `checkpointLocation`",
 )
 EFFECTIVELY_ONCE_TOPICS = Option(
     "effectivelyOnceTopics",
     _topics,
     "names of topics, separated by commas",
-    "for `effectivelyOnce` without option `topic`: the topics that rows may name; a row for another one cannot be sent",
+    "without option `topic`: the topics that rows may name. A row for another one cannot be sent",
 )
 EFFECTIVELY_ONCE_MAX_OFFSETS = number(
     "effectivelyOnceMaxOffsets",
     "a number",
     1,
-    "how many messages a task reads at most to find those that an earlier attempt has stored",
+    "how many messages a task reads at most to find its stored rows",
     10_000_000,
     most=2**63 - 1,
 )
 EFFECTIVELY_ONCE_UNCERTAIN = choice(
     "effectivelyOnceUncertain",
     (FAIL, "sendAgain"),
-    "what happens if it is unknown what an earlier attempt has stored: the task fails, or it sends rows again, which "
-    "may store some twice",
+    "if it is unknown which rows are stored, the task fails, or sends them again, which may store some twice",
     FAIL,
 )
 RECEIPTS = Option(
     "receipts",
     not_blank,
     "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
-    "the folder of the receipts: one Parquet file per batch says where each row is stored",
+    "the folder of the [receipts](sink.md#receipts): one Parquet file per batch says where each row is stored",
 )
 
 
@@ -128,8 +125,7 @@ MESSAGE_FORMAT = Option(
     "messageFormat",
     _Formats(("raw", "inlongmsg")),
     "raw or inlongmsg",
-    "`inlongmsg`: each row becomes an InLong pack with one message, and needs the columns `inlong_group` and "
-    "`inlong_stream`",
+    "`inlongmsg`: each row becomes an InLong pack, and needs the columns `inlong_group` and `inlong_stream`",
     "raw",
 )
 
@@ -137,8 +133,8 @@ INLONG_PACK_ROWS = number(
     "inlongPackRows",
     "a number",
     1,
-    "for `messageFormat=inlongmsg`: how many rows a pack has at most; with more than 1, rows with the same columns "
-    "share a pack, and `stampRows`, `effectivelyOnce` and `receipts` cannot be used",
+    "how many rows a pack has at most ([many rows](inlong.md#many-rows-in-a-pack)). With more than 1, `stampRows`, "
+    "`effectivelyOnce` and `receipts` cannot be used",
     1,
     most=100_000,
 )
@@ -146,30 +142,29 @@ INLONG_PACK_BYTES = number(
     "inlongPackBytes",
     "a number of bytes",
     1,
-    "for `inlongPackRows`: how many bytes a pack has at most before its compression; never more than the topic allows",
+    "how many bytes a pack has at most before compression, and never more than the topic allows",
     100_000,
 )
 INLONG_PACK_MS = number(
     "inlongPackMs",
     "milliseconds",
     0,
-    "for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets its next rows",
+    "a pack whose first row has waited for so long is sent when the task gets its next rows",
     1000,
 )
 PROTOBUF = "protobuf"
 INLONG_PACK_FORMAT = choice(
     "inlongPackFormat",
     ("inlongmsg", PROTOBUF),
-    "for `messageFormat=inlongmsg`: the format of the packs: InLongMsg (V0), or the protobuf of DataProxy's "
-    "`MessageObjs` (V1), which the source reads with `messageFormat=inlong`",
+    "InLongMsg (V0), or protobuf, DataProxy's `MessageObjs` (V1), which the source reads with `messageFormat=inlong`",
     "inlongmsg",
 )
 PACK_CODECS = ("none", "gzip", "snappy")  # by DataProxy's number
 INLONG_PACK_COMPRESSION = choice(
     "inlongPackCompression",
     PACK_CODECS,
-    "for `messageFormat=inlongmsg`: how the bodies in a pack are compressed, or the whole pack in protobuf; InLong's "
-    "own readers read both; gzip is for protobuf only",
+    "compresses the bodies in a pack, or a whole pack of protobuf. InLong's own readers read both. gzip is for "
+    "protobuf only",
     "none",
 )
 
@@ -185,7 +180,7 @@ COMPRESSION = Option(
     "compression",
     _codec,
     listed(("none", *CODECS)),
-    "how each body is compressed; the source decompresses it, other readers see the attribute `spark_compression` and "
+    "compresses each body. The source decompresses it; other readers see the attribute `spark_compression` and "
     + listed(codec.form for codec in CODECS.values()),
     "none",
 )

@@ -76,10 +76,7 @@ class BadRowError(Exception):
     """A row that can never be sent: which column is bad (empty for the row as a whole), and why."""
 
     cause = "A row can never be sent: the text names the column and what is wrong with its cell."
-    remedy = (
-        "Correct the column in the query, or let option `failedRows` drop such rows or write them to a dead letter "
-        "topic. Users see the sentence in a `RowError`, in the log, or in the dead letter."
-    )
+    remedy = "As for a `RowError`. Users see the text in that error, in the log, or in the dead letter."
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote bytes that are not text

@@ -45,8 +45,8 @@ class TemporaryFolderError(ConfigError):
 
     cause = "A task with `effectivelyOnce` cannot write temporary files: no folder for them is writable, or it is full."
     remedy = (
-        "Make room in the folder that the text names, or set the environment variable `TMPDIR` to another one where "
-        "the tasks run, for example with `spark.executorEnv.TMPDIR`."
+        "Make room in the folder that the text names, or set `TMPDIR` to another one where the tasks run, for example "
+        "with `spark.executorEnv.TMPDIR`."
     )
 
 

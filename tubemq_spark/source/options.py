@@ -33,16 +33,15 @@ _log = logging.getLogger(__name__)
 _POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
 _TIMES = '{"topic":{"brokerId:partitionId":time}}, times as those of startingTimestamp'
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
-_ZONE = "a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone is"
 
 
-SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, with all their partitions")
+SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, separated by commas")
 SUBSCRIBE_PATTERN: Option[re.Pattern[str]] = Option(
     "subscribePattern",
     parsers.pattern,
     "a regular expression of Python, as orders_.*",
-    "instead of `subscribe`: all topics whose whole names match, also those that are created while a stream runs, "
-    "which are read from their beginning; needs the masters' HTTP API, see `tubemq.admin.address`",
+    "instead of `subscribe`: all topics whose whole names match. A stream reads topics that are created later from "
+    "their beginning. Needs `tubemq.admin.address` if its default does not fit",
 )
 ASSIGN = Option(
     "assign", parsers.assigned, '{"topic":["brokerId:partitionId",…]}', "instead of `subscribe`: only these partitions"
@@ -51,7 +50,7 @@ GROUP_NAME = Option(
     "tubemq.group",
     parsers.group,
     parsers.GROUP_NAME,
-    "the consumer group: it claims the partitions and receives the commits",
+    "the consumer group, which belongs to this query ([limit 23](limits.md#limit-23))",
     required=True,
 )
 CLAIM_TIMEOUT_MS = number(
@@ -65,96 +64,91 @@ FILTERS = Option(
     "filters",
     parsers.filters,
     'type[,type…] or {"topic":["type",…]}, at most 500 of 256 characters, without , = and #',
-    "read only messages of these types, which are values of column `msg_type`; the broker filters by a hash of the "
-    "type, the reader by the type itself",
+    "read only messages of these types, which are values of column `msg_type`; see [Filters](howto/filters.md)",
 )
 STARTING_OFFSETS = Option(
     "startingOffsets",
     parsers.bound("startingOffsets", EARLIEST, LATEST, GROUP),
     f"earliest, latest, group or {_POSITIONS}, with -2 for earliest and -1 for latest",
-    "where a new query begins; `group` is the group's position, or the earliest for a new group; positions may be -2 "
-    "(earliest) and -1 (latest), and a topic may have one of the words instead of positions; a batch read cannot begin "
-    "at `latest`",
+    "where a new query begins. `group` is the group's position, or the earliest for a new group. A topic may have one "
+    "of the words instead of positions. A batch read cannot begin at `latest`",
     shown_default="stream `latest`, batch `earliest`",
 )
 STARTING_TIMESTAMP = Option(
     "startingTimestamp",
     parsers.moment_bound("startingTimestamp"),
     _TIME,
-    f"begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over the other options that say "
-    f"where to begin; {_ZONE}",
+    "begin at the first message whose `$msgTime$` is not earlier, to the minute; see "
+    "[Start or end at a time](howto/start-times.md)",
 )
 STARTING_OFFSETS_BY_TIMESTAMP = Option(
     "startingOffsetsByTimestamp",
     parsers.moment_bounds("startingOffsetsByTimestamp"),
     _TIMES,
-    "as `startingTimestamp`, with a time for each partition; wins over `startingOffsets`",
+    "as `startingTimestamp`, with a time for each partition",
 )
 STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = choice(
     "startingOffsetsByTimestampStrategy",
     ("error", "latest"),
     "what to do if no message of a partition is late enough, or none has a time: fail, or begin at its end",
-    shown_default="`error`; with `startingTimestamp`, if messages have times, `latest`, and a line in the log if that "
-    "is so for all partitions",
+    shown_default="`error`; with `startingTimestamp`, if messages have times, `latest`",
 )
 ENDING_OFFSETS = Option(
     "endingOffsets",
     parsers.bound("endingOffsets", LATEST),
     f"latest or {_POSITIONS}, with -1 for latest",
-    "batch only: where to end; a topic may have `latest` instead of positions",
+    "where to end. A topic may have `latest` instead of positions",
     shown_default="`latest`",
 )
 ENDING_TIMESTAMP = Option(
     "endingTimestamp",
     parsers.moment_bound("endingTimestamp"),
     _TIME,
-    f"batch only: end before the first message whose `$msgTime$` is not earlier; the time is rounded down to its "
-    f"minute; wins over the other options that say where to end; {_ZONE}",
+    "end before the first message whose `$msgTime$` is not earlier, to the minute; see "
+    "[Start or end at a time](howto/start-times.md)",
 )
 ENDING_OFFSETS_BY_TIMESTAMP = Option(
     "endingOffsetsByTimestamp",
     parsers.moment_bounds("endingOffsetsByTimestamp"),
     _TIMES,
-    "batch only: as `endingTimestamp`, with a time for each partition; wins over `endingOffsets`",
+    "as `endingTimestamp`, with a time for each partition",
 )
 LONG_MESSAGE_TOPICS = Option(
     "longMessageTopics",
     parsers.topics,
     "topic[,topic…]",
-    "topics whose maximum message size is, or was, above the cluster's. Masters since release 1.4 tell which ones have "
-    "such a limit, so the option is needed only where they are older, or refuse to answer producers with the query's "
-    "credentials (line `topic-limits-unknown` in the log). Messages of such topics are read when they are in the "
-    "brokers' files, see [what such a topic costs](howto/sizing.md#long-messages)",
+    "topics, separated by commas, whose maximum message size is, or was, above the cluster's. Set it where no master "
+    "tells the limit: before release 1.4, or if the log has `[topic-limits-unknown]`. Such topics are read from the "
+    "brokers' files only ([limit 10](limits.md#limit-10))",
 )
 FAIL_ON_DATA_LOSS = flag(
     "failOnDataLoss",
     True,
-    "whether to fail when messages that should be read are gone; with false, the loss is logged and reading goes on",
+    "whether to fail when messages that should be read are gone. With false, the loss is logged and the query goes on "
+    "([limit 11](limits.md#limit-11))",
 )
 MAX_OFFSETS_PER_TRIGGER = number(
     "maxOffsetsPerTrigger",
     "a number of index entries",
     1,
-    "the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
+    "how many index entries one micro-batch reads at most",
     most=2**63 - 1,
 )
 MAX_BYTES_PER_TRIGGER = number(
     "maxBytesPerTrigger",
     "a number of bytes",
     1,
-    "the number of bytes to read in one micro-batch, estimated before it is read: messages as the brokers store them, "
-    "with attributes, and compressed if they are; those of other partitions of a store and other types count too. The "
-    "estimate is the mean size of the next messages of each partition (one fetch), or of all that wait behind them, "
-    "whichever is greater. So a micro-batch has at most that many bytes if sizes are even, and more only where long "
-    "messages stand behind many short ones; it has one message at least. If `maxOffsetsPerTrigger` is set too, the "
-    "smaller limit applies (Spark 4.2 and later)",
+    "how many bytes one micro-batch reads at most, as the brokers store them: with attributes, compressed if they are, "
+    "and with messages of other types and of other partitions of the store. This is an estimate, by the mean size of a "
+    "partition's next messages or of all that wait, whichever is greater. A micro-batch is larger only where long "
+    "messages stand behind many short ones; it has at least one message",
     most=2**63 - 1,
 )
 MIN_OFFSETS_PER_TRIGGER = number(
     "minOffsetsPerTrigger",
     "a number of index entries",
     1,
-    "wait until there are that many new entries, but not longer than `maxTriggerDelay` (Spark 4.2 and later)",
+    "wait for so many new index entries, but not longer than `maxTriggerDelay`",
     most=2**63 - 1,
 )
 MAX_TRIGGER_DELAY = Option(
@@ -169,41 +163,40 @@ MAX_PARTITIONS_PER_TASK = number(
     "maxPartitionsPerTask",
     "a number",
     1,
-    f"how many partitions with at most {ENTRIES_PER_READ} new index entries may share one Spark task; without the "
-    "option, at most 64 tasks share all of them",
+    f"how many partitions with at most {ENTRIES_PER_READ} new index entries may share one Spark task; by default, at "
+    "most 64 tasks share all of them",
 )
 COMMIT_OFFSETS = flag(
     "commitOffsets",
     True,
-    "streams only: whether the group's position follows the committed micro-batches; with false, the query does not "
-    "move the group",
+    "whether the group's position follows the micro-batches that a stream commits",
 )
 HEADS_INTERVAL_MS = number(
     "headsIntervalMs",
     "milliseconds",
     0,
-    "the minimum time between two requests for the log ends while Spark does nothing else: the source lets Spark wait "
-    "until then. While nothing arrives, it grows to a tenth of the time without new messages, up to 1000: that is the "
-    "longest time that the first message after an idle time waits. With 0, the source never waits",
+    "the minimum time between two requests for the ends of the partitions while Spark does nothing else. While nothing "
+    "arrives, it grows to a tenth of the idle time, at most to 1000: the first message after an idle time waits for so "
+    "long. With 0, the source does not make Spark wait",
     100,
 )
 PUSH_FILTERS = flag(
     "pushFilters",
     False,
-    "batch only: read only what the query's conditions need (requires spark.sql.python.filterPushdown.enabled=true)",
+    "read only what the query's conditions need. Requires Spark 4.1 and `spark.sql.python.filterPushdown.enabled=true`",
 )
 CORRUPT_MESSAGES = choice(
     "corruptMessages",
     ("fail", "skip", "keep"),
-    "messages with a wrong check sum, attribute header or compressed body: `keep` returns their bytes as received and "
-    "adds the column `corrupt`",
+    "what to do with messages with a wrong check sum, attribute header or compressed body. `keep` returns their bytes "
+    "as received and adds the column `corrupt`",
     "fail",
 )
 MSG_TIME_ZONE: Option[tzinfo] = Option(
     "msgTimeZone",
     parsers.zone,
     "a time zone as UTC or Asia/Shanghai",
-    "the zone of the producers' `$msgTime$`, and of `startingTimestamp` and `endingTimestamp` if they name none",
+    "the zone of the producers' `$msgTime$`, and of times in options that name none",
     timezone.utc,
     shown_default="`UTC`",
 )
@@ -213,17 +206,16 @@ METADATA_INTERVAL_MS = number(
 MESSAGE_FORMAT = choice(
     "messageFormat",
     ("raw", "inlongmsg", "inlong"),
-    "`inlongmsg`: messages are packs of InLong's DataProxy (V0); each message inside becomes a row with more columns, "
-    "and a message that is not a pack counts as corrupt. `inlong`: the same for all formats of DataProxy; the "
-    "attributes of each message say whether it is a plain body, InLongMsg (V0) or protobuf (V1)",
+    "`inlongmsg`: messages are packs of InLong's DataProxy (V0). Each message inside becomes a row with more columns, "
+    "and a message that is not a pack counts as corrupt. `inlong`: the attributes of each message say whether it is a "
+    "plain body, InLongMsg (V0) or protobuf (V1)",
     "raw",
 )
 INLONG_DEFAULT_FORMAT = choice(
     "inlongDefaultFormat",
     ("inlongmsg", "raw"),
-    "for `messageFormat=inlong`: what a message is whose attributes `version` and `msgEnType` are missing. InLong's "
-    "readers take it for InLongMsg; `raw` is a plain body, which DataProxy 1.2 and 1.3 sent without attributes: packs "
-    "without them are not opened then",
+    "for `messageFormat=inlong`: the format of messages without the attributes `version` and `msgEnType`. With `raw` "
+    "they are plain bodies, as DataProxy 1.2 and 1.3 sent them; packs without these attributes are not opened then",
     "inlongmsg",
 )
 
@@ -231,8 +223,8 @@ MAX_UNPACKED_BYTES = number(
     "maxUnpackedBytes",
     "a number of bytes",
     1,
-    "the maximum size of one message after decompression, and with `messageFormat=inlongmsg` or `inlong` of the "
-    "messages of a pack with their attributes; a longer one counts as corrupt",
+    "the maximum size of a decompressed message, or of all messages of an InLong pack with their attributes. A longer "
+    "one counts as corrupt",
     MAX_UNPACKED,
     most=1 << 30,
 )

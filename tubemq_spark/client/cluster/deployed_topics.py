@@ -39,7 +39,7 @@ class TopicUnavailableError(TransportError):
         "or closed for publishing."
     )
     remedy = (
-        "Start the brokers, or open the topic for publishing. Then start the query again. To wait for longer, raise "
+        "Start the brokers, or open the topic. Then start the query again. To wait for longer, raise "
         "`tubemq.retry.maxElapsedMs`."
     )
 

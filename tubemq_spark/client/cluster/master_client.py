@@ -60,8 +60,7 @@ class SessionExpiredError(TransportError):
 
     cause = "The master does not know this client any more, for example after its restart."
     remedy = (
-        "Nothing: the client registers again. Users see this error only if that fails for longer than the retries; "
-        "then act as for a `TransportError`."
+        "Nothing: the client registers again. If that fails for longer than the retries, act as for a `TransportError`."
     )
 
 

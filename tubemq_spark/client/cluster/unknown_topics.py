@@ -26,8 +26,8 @@ class UnknownTopicError(ConfigError):
 
     cause = "The cluster has no topic of this name."
     remedy = (
-        "Check the name: the text proposes similar ones if the masters' HTTP API can be reached. Or create the topic, "
-        "because TubeMQ creates no topics by itself."
+        "Check the name: the text proposes similar ones if the masters' HTTP API answers. Or create the topic: TubeMQ "
+        "does not create topics by itself."
     )
 
     def __init__(self, topics: Iterable[str], advice: str, similar: Collection[str] = ()) -> None:
