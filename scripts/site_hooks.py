@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of mkdocs: pages from the repository's root become pages of the site, and links to source files lead nowhere.
+"""Hooks of mkdocs: pages from the repository's root become pages of the site, links to source files lead nowhere, and
+tables fit on a phone.
 
 Pages are written for readers of the repository: a link is relative to the file it stands in, such as
 `../CONTRIBUTING.md` in docs/architecture.md. On the site CONTRIBUTING.md is beside it.
@@ -7,6 +8,7 @@ Pages are written for readers of the repository: a link is relative to the file 
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from pathlib import Path
@@ -17,6 +19,14 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 FROM_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
 
+_MOST_OF_FIGURES = 40  # characters of a cell: a table with a longer one has texts
+
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<(t[dh])\b([^>]*)>(.*?)</\1>", re.DOTALL)
+_TAG = re.compile(r"(<[^>]*>)")
+_NAME = re.compile(r"\S{16,}")
+_SEPARATOR = re.compile(r"(?<=\w)([.:,=/_]|(?:&quot;|\")?:)(?=[\w{\[&\"…-])")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -45,3 +55,37 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"[{text}]({posixpath.relpath(on_site, posixpath.dirname(name) or '.')}{anchor})"
 
     return _LINK.sub(change, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Prepare tables for narrow screens, where docs/site.css shows those with texts as lists: mark these, label their
+    cells, and let long names break behind separators.
+    """
+    return _TABLE.sub(lambda table: fit_table(table[0]), content)
+
+
+def fit_table(table: str) -> str:
+    cells = list(_CELL.finditer(table))
+    heads = [_plain(cell[3]) for cell in cells if cell[1] == "th"]
+    has_texts = any(len(_plain(cell[3])) > _MOST_OF_FIGURES for cell in cells)
+
+    def fit_row(row: re.Match[str]) -> str:
+        labels = iter(heads if has_texts and len(heads) > 2 else ())
+        return _CELL.sub(lambda cell: fit_cell(cell, next(labels, "")), row[0])
+
+    def fit_cell(cell: re.Match[str], label: str) -> str:
+        labelled = f' data-label="{html.escape(label)}"' if label and cell[1] == "td" else ""
+        parts = _TAG.split(cell[3])
+        texts = [part if part.startswith("<") else _NAME.sub(_breakable, part) for part in parts]
+        return f"<{cell[1]}{cell[2]}{labelled}>{''.join(texts)}</{cell[1]}>"
+
+    fitted = _ROW.sub(fit_row, table)
+    return fitted.replace("<table>", "<table data-texts>", 1) if has_texts else fitted
+
+
+def _plain(cell: str) -> str:
+    return html.unescape(_TAG.sub("", cell)).strip()
+
+
+def _breakable(name: re.Match[str]) -> str:
+    return _SEPARATOR.sub(r"\1<wbr>", name[0])
