@@ -215,7 +215,8 @@ _AT_LEAST = re.compile(r"(milliseconds|a number( of [a-z ]+)?), [01] or more")
 def _meaning(option: Option[Any]) -> str:
     if option.expects in _PLAIN or _AT_LEAST.fullmatch(option.expects):
         return option.meaning
-    return f"{option.meaning}.<br>Value: {option.expects}"
+    value = re.sub(r"{\S+}", r"`\g<0>`", option.expects)  # at the end of a cell, braces would be attributes of mkdocs
+    return f"{option.meaning}.<br>Value: {value}"
 
 
 def default(option: Option[Any]) -> str:

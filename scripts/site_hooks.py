@@ -26,7 +26,7 @@ _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 _CELL = re.compile(r"<(t[dh])\b([^>]*)>(.*?)</\1>", re.DOTALL)
 _TAG = re.compile(r"(<[^>]*>)")
 _NAME = re.compile(r"\S{16,}")
-_SEPARATOR = re.compile(r"(?<=\w)([.:,=/_]|(?:&quot;|\")?:)(?=[\w{\[&\"…-])")
+_SEPARATOR = re.compile(r"(?<=\w)([.:,=/_]|(?:&quot;|\")?:)(?=[a-zA-Z{\[&\"…])")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 

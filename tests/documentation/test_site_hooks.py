@@ -31,7 +31,7 @@ def made(*rows: tuple[str, ...]) -> str:
             "{&quot;topic&quot;:{&quot;brokerId:partitionId&quot;:time}}",
             ["{&quot;topic&quot;:", "{&quot;brokerId:", "partitionId&quot;:", "time}}"],
         ),
-        ("2026-01-31", ["2026-01-31"]),
+        ("2026-01-31T12:00:00+01:00", ["2026-01-31T12:00:00+01:00"]),
     ],
 )
 def test_names_break_behind_separators_only(name: str, parts: list[str]) -> None:
