@@ -91,7 +91,7 @@ def document() -> str:
         "Other columns are an error. [Writing](../sink.md) explains where rows go.\n",
         _table((column.name, column.expected, str(column.written)) for column in written("inlongmsg")),
         "### Copies\n",
-        f"A row with a value in {_names(ONLY_READ)} is a [copy](../sink.md#copying-a-topic). The sink then\n"
+        f"A row with a value in {_names(ONLY_READ, ' or ')} is a [copy](../sink.md#copying-a-topic). The sink then\n"
         f"ignores {_names(READ_POSITION)}.\n",
         NOTES,
         "## Receipts\n",
@@ -105,8 +105,8 @@ def _read(columns: Iterable[Column]) -> str:
     return _table((column.name, column.kind.spark.simpleString(), str(column.read)) for column in columns)
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def _names(names: Iterable[str], between: str = ", ") -> str:
+    return between.join(f"`{name}`" for name in names)
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:
