@@ -16,7 +16,6 @@ import pytest
 import tubemq_spark
 from tests.decoders import decoding
 from tests.matrix.bare_python import NEEDED, bare_python
-from tubemq_spark.protocol import speedups
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {"tubemq.master": "localhost", "tubemq.group": "readers", "subscribe": "orders"}
@@ -27,12 +26,12 @@ import base64, sys
 from types import SimpleNamespace
 from pyspark.serializers import CloudPickleSerializer
 sys.path.insert(0, sys.argv[1])
-exec(sys.argv[2])
 import tubemq_spark
 def taken(source):
     print(base64.b64encode(CloudPickleSerializer().dumps(source)).decode())
 registry = SimpleNamespace(register=taken)
-tubemq_spark.register(SimpleNamespace(createDataFrame=lambda *_: None, dataSource=registry), ship=True)
+session = SimpleNamespace(addArtifacts=lambda *_, **__: None, createDataFrame=lambda *_: None, dataSource=registry)
+tubemq_spark.register(session, ship=True)
 """
 
 # Does with each class what Spark's processes do, one after the other: as a planner, then as another one, then as a task
@@ -49,18 +48,17 @@ for text in given["classes"]:
         source = again(pickles.loads(base64.b64decode(text))(options=given["options"]))
         reader = again(source.reader(source.schema()))
         import tubemq_spark
-        from tubemq_spark.protocol import speedups
         mark, size = getattr(tubemq_spark, "mark", ""), len(pickles.dumps(reader))
-        found.append([tubemq_spark.__version__, type(reader).__name__, mark, size, speedups.state])
+        found.append([tubemq_spark.__version__, type(reader).__name__, mark, size])
     except Exception:
         found.append(traceback.format_exc())
 print(json.dumps(found))
 """
 
 
-def sent_by(package: Path, first: str = "") -> str:
-    """Return the class that a driver registers whose package is in a folder, and which runs a statement first."""
-    command = [sys.executable, "-c", DRIVER, str(package), first]
+def sent_by(package: Path) -> str:
+    """Return the class that a driver registers whose package is in a folder."""
+    command = [sys.executable, "-c", DRIVER, str(package)]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout.strip()
 
 
@@ -141,7 +139,8 @@ from pyspark.serializers import CloudPickleSerializer
 import base64, json, sys
 from types import SimpleNamespace
 classes = []
-spark = SimpleNamespace(createDataFrame=lambda *_: None, dataSource=SimpleNamespace(register=classes.append))
+spark = SimpleNamespace(addArtifacts=lambda *_, **__: None, createDataFrame=lambda *_: None)
+spark.dataSource = SimpleNamespace(register=classes.append)
 for ship in (True, False):
     tubemq_spark.register(spark, ship=ship)
 source = classes[0](options={OPTIONS})
@@ -177,31 +176,30 @@ def test_a_session_that_ships_shares_a_worker_with_one_that_does_not(version: st
         assert f"another session uses the installed {version}: install {tubemq_spark.__version__}" in done.stderr
 
 
-def test_compiled_decoders_travel(sent: str, tmp_path: Path) -> None:
+def test_what_is_sent_is_small(sent: str, tmp_path: Path) -> None:
+    """Spark warns of a stage with more than 1000 KiB. One whose tasks read and write has the class, reader, writer."""
+    ((_, _, _, size),), _ = arrived(bare_python(tmp_path / "bare"), sent)
+    assert len(base64.b64decode(sent)) + size < 700 * 1024
+
+
+REFUSING = """
+import logging
+from types import SimpleNamespace
+import tubemq_spark
+def refuse(*paths, file):
+    assert file and paths[0].endswith("tubemq_spark_speedups.abi3.so")
+    raise RuntimeError("not allowed here\\nJVM stacktrace")
+spark = SimpleNamespace(addArtifacts=refuse, createDataFrame=lambda *_: None)
+spark.dataSource = SimpleNamespace(register=lambda source: print("registered"))
+tubemq_spark.register(spark, ship=True)
+"""
+
+
+def test_a_platform_that_takes_no_files_is_logged() -> None:
     with decoding("compiled"):
-        used = speedups.load()[1]
-    (found,), log = arrived(bare_python(tmp_path / "bare"), sent)
-    assert (found[4], log) == (used, "")
-
-
-def test_compiled_decoders_for_another_machine_are_not_used_and_the_log_says_so(tmp_path: Path) -> None:
-    with decoding("compiled"):
-        sent = sent_by(ROOT, "import os; here = os.uname(); os.uname = lambda: type(here)((*here[:4], 'another'))")
-    (found,), log = arrived(bare_python(tmp_path / "bare"), sent)
-    assert "it is not installed, and the driver has it for Linux on another" in found[4]
-    assert log.count("[no-speedups]") == 1
-
-
-def test_compiled_decoders_that_the_driver_does_not_use_do_not_travel(tmp_path: Path) -> None:
-    sent = sent_by(ROOT, f"import os; os.environ['{speedups.PURE}'] = '1'")
-    (found,), log = arrived(bare_python(tmp_path / "bare"), sent)
-    assert (found[4], log) == ("in Python: tubemq-spark-speedups is not installed", "")
-
-
-@pytest.mark.parametrize(("pure", "most"), [("1", 700), ("0", 1100)])
-def test_what_is_sent_is_small(pure: str, most: int, tmp_path: Path) -> None:
-    """Spark warns of a stage with more than 1000 KiB. One whose tasks read and write has the class, reader, writer.
-    Class and reader have the compiled decoders, if the driver uses them; then Spark may warn."""
-    sent = sent_by(ROOT, f"import os; os.environ['{speedups.PURE}'] = '{pure}'")
-    ((_, _, _, size, _),), _ = arrived(bare_python(tmp_path / "bare"), sent)
-    assert len(base64.b64decode(sent)) + size < most * 1024
+        done = subprocess.run([sys.executable, "-c", REFUSING], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "registered\n")
+    assert (
+        "[speedups-not-sent] Spark does not take the compiled decoders along: not allowed here. Processes"
+        in done.stderr
+    )

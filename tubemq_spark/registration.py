@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.protocol import speedups
 from tubemq_spark.shipping import shipment, use
 from tubemq_spark.task_counts import Totals, accumulator_of
 
@@ -26,7 +27,8 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
 
     With `ship`, only this program's Python needs the package: it travels to the Python processes that plan and run
     tasks, inside of what Spark sends them, about 0.3 MB each time. These need `pyarrow`, `numpy` and `protobuf`. If
-    another version of the package is installed there, this program's is used. Nothing is written to their disks.
+    another version of the package is installed there, this program's is used. The package is not written to their
+    disks. If this program uses the compiled decoders, Spark gives their library to these processes as a file.
 
     Spark looks for data sources once in the life of its JVM, when a format is first used. So a call is needed, too,
 
@@ -48,6 +50,7 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
     # Spark gives an archive of `--py-files` to tasks, but not to the driver's processes that plan.
     if ship := ship or Path(__file__).parents[1].is_file():
         source = _shipped(totals)
+        _send_decoders(spark)
     else:
         source = TubeMQDataSource if totals is None else _counting(totals)
     use(ship)
@@ -61,6 +64,22 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
             _log.warning(
                 "[not-shipped] this release of Spark keeps the source that it has found in the driver's Python: tasks "
                 "run the same path, where each executor needs the package"
+            )
+
+
+def _send_decoders(spark: SparkSession) -> None:
+    """Let Spark give the library of the compiled decoders to its processes, as a file: in the class and in a reader it
+    would take 190 KiB each, and Spark would warn of each stage's size. Workers for which it is not made say so."""
+    if speedups.compiled is None:
+        return
+    for library in Path(str(speedups.compiled.__file__)).parent.glob("*.abi3.so"):  # none on Windows
+        try:
+            spark.addArtifacts(str(library), file=True)
+        except Exception as error:  # of the platform, which may not allow it; the source works without
+            _log.warning(
+                "[speedups-not-sent] Spark does not take the compiled decoders along: %s. Processes in which "
+                "tubemq-spark-speedups is not installed decode replies in Python",
+                str(error).partition("\n")[0],
             )
 
 

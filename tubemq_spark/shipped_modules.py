@@ -10,33 +10,29 @@ from __future__ import annotations
 import logging
 import lzma
 import marshal
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
-from importlib.util import spec_from_loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import spec_from_file_location, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _PACKAGE = "tubemq_spark"
+_COMPILED = "tubemq_spark_speedups"
 
 
 class ShippedModules(MetaPathFinder, Loader):
-    """Finds and loads the modules of parts: by their names, whether each is a package, and its code; and of libraries
-    the machine that they are made for, and their bytes."""
+    """Finds and loads the modules of parts: by their names, whether each is a package, and its code."""
 
     def __init__(self, version: str) -> None:
         self._version = version
         self._modules: dict[str, tuple[bool, bytes]] = {}
-        self._libraries: dict[str, tuple[str, bytes]] = {}
 
     def add(self, part: bytes) -> None:
-        modules, libraries = marshal.loads(lzma.decompress(part))
-        self._modules.update(modules)
-        self._libraries.update(libraries)
+        self._modules.update(marshal.loads(lzma.decompress(part)))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -44,8 +40,8 @@ class ShippedModules(MetaPathFinder, Loader):
         if fullname in self._modules:
             is_package, _ = self._modules[fullname]
             return spec_from_loader(fullname, self, origin="the driver", is_package=is_package)
-        if fullname in self._libraries:
-            return self._library(fullname)
+        if fullname == _COMPILED:
+            return PathFinder.find_spec(fullname) or self._sent(f"{fullname}.abi3.so")
         return self._installed(fullname) if fullname.startswith(f"{_PACKAGE}.") else None
 
     def _installed(self, fullname: str) -> ModuleSpec | None:
@@ -65,30 +61,20 @@ class ShippedModules(MetaPathFinder, Loader):
         folders = [Path(location, *fullname.split(".")[1:-1]) for location in package.submodule_search_locations or ()]
         return PathFinder.find_spec(fullname, [str(folder) for folder in folders])
 
-    def _library(self, fullname: str) -> ModuleSpec | None:
-        """Find the driver's library. If this machine cannot load it, find the installed one, or raise `ImportError`."""
-        machine, _ = self._libraries[fullname]
-        if hasattr(os, "memfd_create") and os.uname().machine == machine:
-            return spec_from_loader(fullname, self, origin="the driver")
-        installed = PathFinder.find_spec(fullname)
-        if installed is None:
-            raise ImportError(f"it is not installed, and the driver has it for Linux on {machine}", name=fullname)
-        return installed
+    def _sent(self, file: str) -> ModuleSpec | None:
+        """Find the library that the driver gave to Spark as a file, see `registration`."""
+        from pyspark import SparkFiles
+
+        try:
+            path = Path(SparkFiles.getRootDirectory(), file)
+        except AssertionError:  # this process is none of Spark's
+            return None
+        return spec_from_file_location(_COMPILED, path) if path.is_file() else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        if spec.name not in self._libraries:
-            return None
-        _, library = self._libraries[spec.name]
-        with open(os.memfd_create(spec.name), "wb", buffering=0) as memory:
-            memory.write(library)
-            path = f"/proc/self/fd/{memory.fileno()}"
-            loader = ExtensionFileLoader(spec.name, path)
-            return loader.create_module(ModuleSpec(spec.name, loader, origin=path))
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__name__ in self._libraries:
-            ExtensionFileLoader(module.__name__, "").exec_module(module)
-            return
         if module.__name__ == _PACKAGE:
             vars(module)["__version__"] = self._version
         _, code = self._modules[module.__name__]

@@ -14,17 +14,14 @@ import hashlib
 import inspect
 import lzma
 import marshal
-import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tubemq_spark
 from tubemq_spark import shipped_modules
-from tubemq_spark.protocol import speedups
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -33,14 +30,13 @@ if TYPE_CHECKING:
 Shipment = tuple[Callable[[Mapping[str, bytes], bytes], Any], Mapping[str, bytes]]
 
 # The parts that objects of a part need with them. Each pickle has only these, because Spark warns of a stage with more
-# than 1000 KiB: the class, a reader and a writer. "" is all that has no part of its own. "speedups" is the compiled
-# decoders: 190 KiB in the class, which passes them on, and in a reader. So with them Spark warns.
+# than 1000 KiB: the class, a reader and a writer. "" is all that has no part of its own.
 _NEEDED = {
-    "checks": ("", "source", "sink", "checks", "speedups"),
-    "datasource": ("", "source", "sink", "speedups"),
-    "inlong": ("", "source", "speedups"),
+    "checks": ("", "source", "sink", "checks"),
+    "datasource": ("", "source", "sink"),
+    "inlong": ("", "source"),
     "sink": ("", "sink"),
-    "source": ("", "source", "speedups"),
+    "source": ("", "source"),
 }
 _PARTS = ("checks", "sink", "source")
 _STAYS = ("cli", "monitoring", "pytest_plugin", "registration", "spark_check", "testing")  # no worker imports these
@@ -133,18 +129,7 @@ def packed() -> dict[str, bytes]:
         file = f"driver's tubemq-spark/{name.replace('.', '/')}.py"
         code = compile(_shortened(source), file, "exec", dont_inherit=True)
         parts[part if part in _PARTS else ""][name] = is_package, marshal.dumps(code)
-    packages: dict[str, Any] = {part: (modules, {}) for part, modules in parts.items()}
-    packages["speedups"] = {}, _compiled()
-    return {part: lzma.compress(marshal.dumps(package), preset=9) for part, package in packages.items()}
-
-
-def _compiled() -> dict[str, tuple[str, bytes]]:
-    """Return the compiled decoders that this process uses, with the machine that they are made for, by name. Only Linux
-    loads a library from memory."""
-    if speedups.compiled is None or not hasattr(os, "memfd_create"):
-        return {}
-    (library,) = Path(str(speedups.compiled.__file__)).parent.glob("*.so")
-    return {speedups.compiled.__name__: (os.uname().machine, library.read_bytes())}
+    return {part: lzma.compress(marshal.dumps(modules), preset=9) for part, modules in parts.items()}
 
 
 def _sources(folder: Traversable, names: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:

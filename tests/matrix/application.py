@@ -74,9 +74,12 @@ def fill(tubemq: EmbeddedTubeMQ) -> dict[str, str]:
 
 def expected(**others: object) -> dict[str, object]:
     """Return what the application finds with these topics, and `others`."""
+    from tubemq_spark.protocol import speedups
+
     found: dict[str, object] = {"batch": COUNT, "filters": COUNT // 2, "fields": ["1", "a"], "receipts": COUNT}
     pushed = {"pushed": COUNT // 2} if _PUSHES else {}
-    return {**found, **pushed, "counted": True, "problems": [], **others}
+    decoders = [f"replies are decoded {speedups.state}"]  # in all processes as here
+    return {**found, **pushed, "counted": True, "decoders": decoders, "problems": [], **others}
 
 
 def main(given: Mapping[str, Any]) -> None:
@@ -132,6 +135,7 @@ def main(given: Mapping[str, Any]) -> None:
     found["counted"] = task_counts(query.id).get("fetches", 0) > 0
     rows = tubemq_spark.check(spark, frames.options("from"), show=False)
     found["problems"] = [row for row in rows if row.state == "failed"]
+    found["decoders"] = sorted({row.detail for row in rows if row.check == "decoders"})
     found["package"] = sorted({row.detail for row in rows if row.check == "tubemq-spark" and row.place != "driver"})
     print(_FOUND, json.dumps(found), flush=True)
     spark.stop()
