@@ -41,12 +41,14 @@ class ProbeResult(NamedTuple):
     No ids mean: the partition has no message from `begin` to the end of the store; where only the exact position was
     asked for, it may have some behind `begin`. `is_behind_end` means that the store ends at `begin` or before it.
     `is_exact` means that the first message surely stands at `begin`: all entries from there on are the partition's.
+    `is_later` means that it surely stands behind `begin`: a reply without a message came before it.
     """
 
     begin: int
     message_ids: tuple[int, ...]
     is_behind_end: bool = False
     is_exact: bool = False
+    is_later: bool = False
 
     @property
     def first_id(self) -> int | None:
@@ -379,7 +381,7 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
             if reply.messages:
                 is_exact = is_first and len(reply.messages) * UNIT == reply.maxOffset - begin
                 ids = tuple(message.messageId for message in reply.messages[:2])
-                return ProbeResult(begin, ids, is_exact=is_exact)
+                return ProbeResult(begin, ids, is_exact=is_exact, is_later=reply.currOffset > begin)
         elif reply.errCode != ErrCode.NOT_FOUND:
             return None
         elif (kind := not_found_kind(reply.errMsg)) is not NotFound.PASSED:
