@@ -139,3 +139,14 @@ def test_a_message_that_comes_between_two_answers_is_behind_both_positions(
     )
     found = prober.probe(places)
     assert [found[place].first_id for place in places] == [cluster.tubemq.messages("wide")[-1].message_id] * 2
+
+
+def test_a_message_behind_a_reply_without_one_is_a_later_one(cluster: EmbeddedCluster, prober: Prober) -> None:
+    other, wanted = WIDE[:2]
+    for _ in range(3000):
+        cluster.tubemq.send("wide", bytes(1000), partition=other.partition_id)
+    message = cluster.tubemq.send("wide", b"wanted", partition=wanted.partition_id)
+    at_begin, at_message = (wanted, 0), (wanted, 3000 * UNIT)
+    found = prober.probe([at_begin, at_message])
+    assert found[at_begin] == ProbeResult(0, (message.message_id,), is_later=True)
+    assert found[at_message] == ProbeResult(3000 * UNIT, (message.message_id,), is_exact=True)
