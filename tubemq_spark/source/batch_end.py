@@ -148,16 +148,19 @@ class BatchEnd:
             empty = frozenset()  # the stores may be others since their messages were counted
         return checked, empty
 
-    def cut_lost_tails(self, end: StreamOffset, present: Positions) -> StreamOffset:
+    def cut_lost_tails(self, end: StreamOffset, begin: Positions, present: Positions) -> StreamOffset:
         """Return the end of a batch that is planned, with its positions that are `present`, cut where stores lost the
-        tail of a batch of an earlier run. The end of the next batch accepts such a loss."""
+        tail of a batch of an earlier run, or what lay before it. The end of the next batch accepts such a loss."""
         if end == self._verified or not end.fingerprints:  # a loss since then shows in the tasks
             return replace(end, positions=present)
         lost, intact = self._truncation_check.lost_since(present, end.fingerprints)
         log_ends = {partition: extent.end for partition, extent in self._prober.extents(lost).items()}
         losses = lost_tails(present, lost, log_ends)
         if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
-            losses = {partition: loss for partition, loss in losses.items() if log_ends[partition] >= loss.asked}
+            reported = {
+                p for p, loss in losses.items() if begin.get(p, present[p]) < present[p] and log_ends[p] < loss.asked
+            }
+            losses = {partition: loss for partition, loss in losses.items() if partition not in reported}
             lost = {partition: loss.offered for partition, loss in losses.items()}
         for loss in losses.values():
             self._options.loss_policy.report(loss)

@@ -242,7 +242,7 @@ class MicroBatchPlanner:
                 self._partitions.report_missing(end.positions, has_read, claims)
                 present = self._partitions.present(end.positions)
                 self._hold_planned(begin, present, claims, is_first=not start.positions)
-                stored = self._batch_end.cut_lost_tails(end, present)
+                stored = self._batch_end.cut_lost_tails(end, begin, present)
                 break
             except TransportError as error:
                 self._partitions.report_unserved(error, has_read, claims)
