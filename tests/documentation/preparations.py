@@ -118,11 +118,32 @@ def prepare_replay(given: Given) -> None:
     subprocess.run([sys.executable, "-m", "tubemq_spark.cli", *arguments, "--yes", *cluster], check=True, timeout=60)
 
 
-def prepare_patterns(given: Given) -> None:
+def prepare_kafka(given: Given) -> Iterator[None]:
+    """`old` is what a batch read of Kafka returns: a message, and a tombstone."""
+    given.topics("orders_at", "orders_de", "all_orders", partitions=1, stores=3)
+    given.replaced |= {r"master:8080": given.tubemq.web_master}
+    given.names["old"] = given.spark.sql("""
+        SELECT *, 'orders-de' AS topic, TIMESTAMP '2026-03-01 10:00:00' AS timestamp FROM VALUES
+            (X'00FF', X'7B7D', array(named_struct('key', 'trace', 'value', X'01FE'))), (X'61', NULL, NULL)
+        AS messages(key, value, headers)
+    """)
+    yield
+    given.names["query"].processAllAvailable()
+    options = {"tubemq.master": given.tubemq.master, "tubemq.group": "all_orders_look", "subscribe": "all_orders"}
+    (row,) = given.spark.read.format("tubemq").options(**options).load().collect()
+    assert (bytes(row["value"]), row["attributes"]) == (b"{}", {"trace": "01FE", "key": "00FF"})
+
+
+def prepare_patterns(given: Given) -> Iterator[None]:
+    given.topics("orders_all", partitions=1)
     for topic in ("orders_at", "orders_de", "clicks"):
         given.topics(topic, partitions=1)
         given.tubemq.send(topic, topic[-2:].encode())
     given.replaced |= {r"master:8080": given.tubemq.web_master}
+    yield
+    given.names["query"].processAllAvailable()
+    given.names["query"].processAllAvailable()
+    assert given.bodies("orders_all") == ["at", "de"]
 
 
 def prepare_sql(given: Given) -> Iterator[None]:
@@ -293,6 +314,7 @@ def prepare_monitoring(given: Given) -> Iterator[None]:
 PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/dead-letters.md": prepare_dead_letters,
     "docs/howto/deployment.md": lambda given: given.topics("clicks"),
+    "docs/kafka.md": prepare_kafka,
     "docs/pulsar.md": lambda given: given.topics("clicks"),
     "docs/howto/logging.md": prepare_logging,
     "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
