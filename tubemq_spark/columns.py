@@ -107,7 +107,7 @@ COLUMNS = (
         is_position=True,
     ),
     Column(
-        "message_id", LONG, "the broker's id of the message, seldom given twice: see the [notes](#notes)",
+        "message_id", LONG, "the number that the broker gave the message; it may come again: see the [notes](#notes)",
         is_position=True,
     ),
     Column(

@@ -134,6 +134,12 @@ def prepare_kafka(given: Given) -> Iterator[None]:
     assert (bytes(row["value"]), row["attributes"]) == (b"{}", {"trace": "01FE", "key": "00FF"})
 
 
+def prepare_start_times(given: Given) -> None:
+    given.topics("clicks", partitions=1)
+    for body, minute in ((b"before", "202603011030"), (b"at", "202603011100"), (b"none", None), (b"later", "202603011130")):
+        given.tubemq.send("clicks", body, msg_time=minute)
+
+
 def prepare_patterns(given: Given) -> Iterator[None]:
     given.topics("orders_all", partitions=1)
     for topic in ("orders_at", "orders_de", "clicks"):
@@ -332,6 +338,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/howto/filters.md": prepare_filters,
     "docs/howto/patterns.md": prepare_patterns,
     "docs/howto/replay.md": prepare_replay,
+    "docs/howto/start-times.md": prepare_start_times,
     "docs/howto/newer-spark.md": prepare_newer_spark,
     "docs/howto/sql.md": prepare_sql,
     "docs/guide.md": prepare_guide,

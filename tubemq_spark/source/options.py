@@ -90,8 +90,10 @@ STARTING_OFFSETS_BY_TIMESTAMP = Option(
 STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = choice(
     "startingOffsetsByTimestampStrategy",
     ("error", "latest"),
-    "what to do if no message of a partition is late enough, or none has a time: fail, or begin at its end",
-    shown_default="`error`; with `startingTimestamp`, if messages have times, `latest`",
+    "what happens if no message of a partition is late enough: the query fails, or begins at the end of the partition. "
+    "If no message has a time, only a `latest` that you set begins at the end; otherwise see "
+    "[Messages without a time](howto/start-times.md#messages-without-a-time)",
+    shown_default="`error`; `latest` with `startingTimestamp`",
 )
 ENDING_OFFSETS = Option(
     "endingOffsets",
@@ -131,7 +133,8 @@ MAX_OFFSETS_PER_TRIGGER = number(
     "maxOffsetsPerTrigger",
     "a number of index entries",
     1,
-    "how many index entries one micro-batch reads at most",
+    "how many index entries one micro-batch reads at most, of all partitions together: 500000 are at most 500000 "
+    "messages, and fewer rows with `filters`, or if the query reads only some partitions of a store",
     most=2**63 - 1,
 )
 MAX_BYTES_PER_TRIGGER = number(
