@@ -45,14 +45,15 @@ NOTES = """\
 ## Notes
 
 - `offset` is null if several partitions share a store, or with `filters` ([limit 1](../limits.md#limit-1)).
-- **The key of a message** is `topic`, `broker_id`, `partition`, `message_id` and `msg_time` together, and for the rows of
-  a pack `inlong_index`, too. Use it to drop rows that were written twice: `dropDuplicates([…])` treats nulls as equal. In
+- **The key of a message** is `topic`, `broker_id`, `partition`, `message_id` and `msg_time` together, and for the rows
+  of a pack `inlong_index`, too. Use it to drop rows that were written twice. `dropDuplicates` treats nulls as equal; in
   SQL compare `msg_time` with `<=>`, because it may be null.
-- Do not drop copies by `topic`, `partition` and `offset`: where `offset` is null, one row of each partition is left. And
-  `partition` needs `broker_id`, because each broker numbers its own partitions.
-- The broker makes `message_id` of its clock's nanoseconds when it stores a message: a number from 0 to 2^63. The
-  numbers rise and fall, and repeat after 73 minutes, so they do not show an order. Of 100 million messages of a
-  partition, a thousand a second, about one has the same key as an earlier one. Without `msg_time`, or where it is null, about 2000 do.
+- Do not drop copies by `topic`, `partition` and `offset`: where `offset` is null, one row of each partition is left.
+  `partition` also needs `broker_id`, because each broker numbers its own partitions.
+- The broker makes `message_id` of its clock's nanoseconds when it stores a message: a number from 0 to 2^63. These
+  numbers rise and fall, and come again after 73 minutes, so they show no order. Of 100 million messages of a partition,
+  a thousand a second, about one has the same key as an earlier one. Without `msg_time`, or where it is null, about 2000
+  have.
 - A message that a producer sent twice is two messages with two keys. Drop it by a key inside the value.
 - A partition's id is store * 10000 + its number in the [store](../concepts/positions.md).
 

@@ -95,7 +95,8 @@ READ = (
     Task(
         "The size of micro-batches",
         "The limits per trigger need Spark 4.2 ([limit 2](limits.md#limit-2)). Each message of a store has one index "
-        "entry, which counts once, however many partitions share the store. Of `maxOffsetsPerTrigger` and `maxBytesPerTrigger` the smaller limit applies.",
+        "entry, which counts once, however many partitions share the store. Of `maxOffsetsPerTrigger` and "
+        "`maxBytesPerTrigger` the smaller limit applies.",
         [
             *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
             "maxPartitionsPerTask",

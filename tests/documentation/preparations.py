@@ -136,8 +136,8 @@ def prepare_kafka(given: Given) -> Iterator[None]:
 
 def prepare_start_times(given: Given) -> None:
     given.topics("clicks", partitions=1)
-    for body, minute in ((b"before", "202603011030"), (b"at", "202603011100"), (b"none", None), (b"later", "202603011130")):
-        given.tubemq.send("clicks", body, msg_time=minute)
+    for body, minute in ((b"before", "1030"), (b"at", "1100"), (b"none", None), (b"later", "1130")):
+        given.tubemq.send("clicks", body, msg_time=minute and f"20260301{minute}")
 
 
 def prepare_patterns(given: Given) -> Iterator[None]:
