@@ -259,12 +259,12 @@ class Reading:
             store == message.partition.store and first <= message.position < end for store, first, end in self.skipped
         )
 
-    @granted_by("limits.md", "If retention removes these in turn, nothing shows it")
+    @granted_by("limits.md", "If retention removes these new messages before they are read, nothing shows it")
     def _left_no_trace(self, message: Message) -> bool:
         """Return True if a message at a position that a crash had freed was removed by retention."""
         return message.lost == RETENTION and self._took_a_place(message)
 
-    @granted_by("limits.md", "it reports the loss that it can prove, and takes the other places for read")
+    @granted_by("limits.md", "reports only the part of the loss that it can prove")
     def _is_refilled(self, message: Message) -> bool:
         """Return True if other messages took the place of a lost tail before the query looked."""
         stored = self.schedule.truth.messages[message.partition.store]
