@@ -197,10 +197,14 @@ class FencedError(PartitionOccupiedError):
 class PositionMovedError(TubeMQError):
     """Something moved the group's position while a range was read. Discard what the attempt read."""
 
-    cause = "Another client moved the group's position while a task was reading. The task discards what it has read."
+    cause = (
+        "Somebody moved the position of the group in which a task was reading: `tubemq.group` with `_spark_read`, or "
+        "in a batch read `_spark_batch`. Or a broker lost messages in a crash while a task was reading them. The task "
+        "discards what it has read."
+    )
     remedy = (
-        "Nothing at first: Spark runs the task again, or a restart of the query does. If the error repeats, stop the "
-        "other client of the group, such as a Java consumer."
+        "Nothing at first: Spark runs the task again, or a restart of the query does. After a crash, the next run "
+        "reports what was lost. If the error repeats, find out which administrator or program resets that group."
     )
 
 
@@ -217,9 +221,9 @@ class DataLossError(TubeMQError):
         "the end of its log in a crash. The text has the exact range."
     )
     remedy = (
-        "If the query may go on without them, set `failOnDataLoss` to `false`: the loss is logged. Otherwise restore "
-        "the messages from their origin and start a new query with a new checkpoint. Against retention, read more "
-        "often, or keep messages for longer."
+        "Find out whether the output has them already, and start the query once with `failOnDataLoss` set to `false`: "
+        "[After a DataLossError](howto/data-loss.md). A restart without that ends with the same error. Against "
+        "retention, read more often, or keep messages for longer."
     )
 
     def __init__(self, text: str, *, topic: str, broker_id: int, partition: int, asked: int, offered: int) -> None:

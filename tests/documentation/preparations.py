@@ -231,6 +231,37 @@ def prepare_lost_checkpoint(given: Given) -> None:
     given.tubemq.move_group("clicks_to_lake", "clicks", 1, 0, 3 * 28)
 
 
+def prepare_data_loss(given: Given) -> Iterator[None]:
+    """A query has read five messages; a crash loses the last three of them, and a new one comes."""
+    given.topics("clicks", partitions=1)
+    given.replaced |= {r"10 seconds": "0 seconds"}
+    for number in range(2):
+        given.tubemq.send("clicks", b"%d" % number)
+    given.tubemq.flush("clicks")
+    for number in range(2, 5):
+        given.tubemq.send("clicks", b"%d" % number)
+
+    def run() -> None:
+        options = {"path": str(given.folder / "clicks"), "checkpointLocation": str(given.folder / "clicks_to_lake")}
+        columns = "CAST(value AS STRING) AS value", "msg_type", "msg_time"
+        rows = stream_of(given, "clicks", "clicks_to_lake").selectExpr(*columns)
+        rows.writeStream.format("parquet").options(**options).trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    given.tubemq.crash_broker(1)
+    given.tubemq.start_broker(1)
+    given.tubemq.send("clicks", b"new")
+    for _ in range(2):  # the error stays
+        with pytest.raises(StreamingQueryException, match=r"the broker lost \[56, 140\) after it was read"):
+            run()
+    yield
+    given.names["query"].processAllAvailable()
+    given.tubemq.send("clicks", b"last")
+    given.names["query"].processAllAvailable()
+    rows = given.spark.read.parquet(str(given.folder / "clicks")).collect()
+    assert sorted(row["value"] for row in rows) == ["0", "1", "2", "3", "4", "last", "new"]
+
+
 def prepare_logging(given: Given) -> Iterator[None]:
     given.topics("clicks")
     yield
@@ -322,6 +353,7 @@ PREPARATIONS: Mapping[str, Callable[[Given], Iterator[None] | None]] = {
     "docs/howto/deployment.md": lambda given: given.topics("clicks"),
     "docs/kafka.md": prepare_kafka,
     "docs/pulsar.md": lambda given: given.topics("clicks"),
+    "docs/howto/data-loss.md": prepare_data_loss,
     "docs/howto/logging.md": prepare_logging,
     "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
     "docs/howto/monitoring.md": prepare_monitoring,
