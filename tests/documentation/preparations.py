@@ -200,8 +200,13 @@ def stream_of(given: Given, topic: str, group: str) -> Any:
 
 
 def prepare_delta(given: Given) -> None:
-    send_clicks(given)
+    """Two orders, the second one with an update."""
+    given.topics("clicks")
+    for number, (order, version) in enumerate((("0", "1"), ("1", "1"), ("1", "2"))):
+        given.tubemq.send("clicks", b"%d" % number, attributes={"order": order, "version": version}, msg_type="order")
     given.names["clicks"] = stream_of(given, "clicks", "clicks_to_delta")
+    options = {"tubemq.master": given.tubemq.master, "tubemq.group": "clicks_merge", "subscribe": "clicks"}
+    given.names["messages"] = given.spark.read.format("tubemq").options(**options).load()
 
 
 def prepare_security(given: Given) -> None:
