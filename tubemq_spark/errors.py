@@ -185,8 +185,8 @@ class FencedError(PartitionOccupiedError):
     """A newer attempt fenced this reader: it took over the claim. Discard what this reader reads after that."""
 
     cause = (
-        "A newer attempt of the same task, or a newer run of the same query, took over the partition. This attempt "
-        "must end."
+        "A newer attempt of the same task, or a newer run of the same query, took over the partition that this one "
+        "reads, or the rows that it sends. This attempt must end."
     )
     remedy = (
         "Nothing, if a newer attempt or run goes on. If the error repeats, check that the query does not run twice "
