@@ -20,8 +20,8 @@ _ENTRIES = re.compile(r"-(\d{1,18})")
 _MOST_DIGITS = 12  # of a position; a number with more is a time
 
 EXPECTED = (
-    "earliest, latest, a time (2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago), -N for the last N entries, or a "
-    f"position (a multiple of {UNIT})"
+    "earliest, latest, a time (2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago), -N for the last N entries of the "
+    f"store, or a position (a multiple of {UNIT})"
 )
 
 Place = int | datetime
